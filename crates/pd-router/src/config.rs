@@ -1,0 +1,81 @@
+//! What the settings mean: validated and typed, ready for the modules that own them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::admit::budget::Budget;
+use crate::fleet::url::EngineUrl;
+use crate::request::view::Route;
+use crate::{admit, dispatch, leg, listen};
+
+/// Everything that the router is started with.
+#[derive(Debug)]
+pub struct Config {
+    /// Where it listens.
+    pub host: String,
+    /// Where it listens; 0 for any free port.
+    pub port: u16,
+    /// The prefill pool.
+    pub prefill: Vec<EngineUrl>,
+    /// The decode pool.
+    pub decode: Vec<EngineUrl>,
+    /// The inference paths.
+    pub routes: Vec<Arc<Route>>,
+    /// Where `/metrics` is served besides the main port.
+    pub prometheus: Option<(String, u16)>,
+    /// How many threads serve requests.
+    pub threads: usize,
+    /// Limits on a connection.
+    pub listen: listen::Settings,
+    /// Limits on bodies.
+    pub admit: admit::Settings,
+    /// Engine connections.
+    pub leg: leg::pool::Settings,
+    /// Deadlines.
+    pub dispatch: dispatch::Settings,
+}
+
+/// The default of `--max-payload-size`, in bytes; the same as vllm-router's.
+pub const BODY_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// The default of `--max-buffered-bytes`: room for four bodies of the largest size.
+pub const BUFFERED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+
+impl Config {
+    /// A configuration for these engines with every other setting at its default.
+    ///
+    /// # Errors
+    /// See [`leg::dial::tls_config`].
+    pub fn new(
+        prefill: Vec<EngineUrl>,
+        decode: Vec<EngineUrl>,
+        ca_file: Option<&PathBuf>,
+    ) -> Result<Self, leg::dial::CaFileError> {
+        Ok(Self {
+            host: "127.0.0.1".to_owned(),
+            port: 0,
+            prefill,
+            decode,
+            routes: crate::request::api::APIS.iter().map(|api| Arc::new(Route::new(api, api.path))).collect(),
+            prometheus: None,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            listen: listen::Settings { header_timeout: Duration::from_secs(60) },
+            admit: admit::Settings {
+                body_bytes_max: BODY_BYTES_MAX,
+                body_timeout: Duration::from_secs(300),
+                budget: Budget::new(BUFFERED_BYTES_MAX),
+            },
+            leg: leg::pool::Settings {
+                connect_timeout: Duration::from_secs(5),
+                tls: leg::dial::tls_config(ca_file)?,
+            },
+            dispatch: dispatch::Settings {
+                prefill_timeout: Duration::from_secs(300),
+                first_byte_timeout: Duration::from_secs(300),
+                idle_timeout: Duration::from_secs(300),
+                request_timeout: Duration::from_secs(1800),
+            },
+        })
+    }
+}

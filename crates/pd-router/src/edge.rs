@@ -1,0 +1,145 @@
+//! The paths that clients see, and the layer around them all: a request id in, the same id out.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, any, get, post};
+use tower::{Layer, Service};
+
+use crate::admin::{self, Admin};
+use crate::dispatch::{self, Context, Failed};
+use crate::failure::Fault;
+use crate::ids::RequestId;
+use crate::leg::head::X_REQUEST_ID;
+use crate::relay::body::Relay;
+use crate::request::view::Route;
+use crate::respond;
+
+/// The paths that one engine serves by itself, from vLLM's own list of routes; GET and then POST.
+const ONE_HOP_GET: [&str; 4] = ["/v1/models", "/v1/models/{id}", "/load", "/version"];
+const ONE_HOP_POST: [&str; 19] = [
+    "/tokenize",
+    "/detokenize",
+    "/v1/chat/completions/render",
+    "/v1/completions/render",
+    "/v1/responses/render",
+    "/v1/messages/render",
+    "/v1/chat/completions/derender",
+    "/v1/completions/derender",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+];
+
+/// What the handlers work with.
+#[derive(Clone, Debug)]
+struct Edge {
+    context: Arc<Context>,
+}
+
+/// All paths of one worker.
+#[must_use]
+pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>) -> Router {
+    let mut router = Router::new();
+    for route in routes {
+        let served = Arc::clone(route);
+        let handler = move |State(edge): State<Edge>, id: axum::Extension<RequestId>, request: Request| {
+            let route = Arc::clone(&served);
+            async move { finish(dispatch::inference(&edge.context, &route, &id.0, request).await) }
+        };
+        router = router.route(&route.path, only("POST", post(handler)));
+    }
+    for path in ONE_HOP_GET {
+        router = router.route(path, only("GET, HEAD", get(one_hop)));
+    }
+    for path in ONE_HOP_POST {
+        router = router.route(path, only("POST", post(one_hop)));
+    }
+    let router = router.with_state(Edge { context });
+    router.merge(admin::router(admin)).fallback(unknown_path).layer(RequestIdLayer)
+}
+
+/// A route whose other methods are refused with the list of those that it takes.
+pub fn only<S>(allow: &'static str, route: MethodRouter<S, Infallible>) -> MethodRouter<S, Infallible>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    route.fallback_service(any(move || async move { respond::fault(&Fault::WrongMethod { allow }).0 }))
+}
+
+async fn one_hop(State(edge): State<Edge>, id: axum::Extension<RequestId>, request: Request) -> Response {
+    finish(dispatch::one_hop(&edge.context, &id.0, request).await)
+}
+
+async fn unknown_path() -> Response {
+    respond::fault(&Fault::UnknownPath).0
+}
+
+fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
+    match result {
+        Ok(response) => response.map(Body::new).into_response(),
+        Err(Failed { fault, mut record }) => {
+            let (response, outcome) = respond::fault(&fault);
+            record.end(outcome);
+            response
+        }
+    }
+}
+
+/// Gives every request an id and every answer the same.
+#[derive(Clone, Copy, Debug)]
+struct RequestIdLayer;
+
+impl<S> Layer<S> for RequestIdLayer {
+    type Service = WithRequestId<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        WithRequestId { inner }
+    }
+}
+
+/// The service of [`RequestIdLayer`].
+#[derive(Clone, Debug)]
+struct WithRequestId<S> {
+    inner: S,
+}
+
+impl<S> Service<Request> for WithRequestId<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let id = RequestId::from_client(request.headers().get(X_REQUEST_ID));
+        request.extensions_mut().insert(id.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let mut response = answer.await?;
+            response.headers_mut().insert(X_REQUEST_ID, id.as_header().clone());
+            Ok(response)
+        })
+    }
+}

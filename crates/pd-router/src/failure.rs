@@ -1,0 +1,98 @@
+//! What can go wrong with a request, as data: decided where it is known, turned into a status in `respond`.
+
+use std::borrow::Cow;
+
+use crate::ids::{Leg, Role};
+use crate::request::scan::ScanError;
+
+/// A request that gets no engine's answer, and why.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The body is no JSON object that the router can read.
+    Body(ScanError),
+    /// The body ended before its announced length, or the client's framing broke.
+    BodyCut,
+    /// The body is longer than the limit, in bytes.
+    BodyTooLarge {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The body is compressed.
+    BodyCompressed,
+    /// The body did not arrive in time.
+    BodySlow {
+        /// The limit, in seconds.
+        seconds: u64,
+    },
+    /// All buffered bodies together have reached their limit.
+    BuffersFull,
+    /// No such path.
+    UnknownPath,
+    /// The path exists, the method does not.
+    WrongMethod {
+        /// The methods that do.
+        allow: &'static str,
+    },
+    /// The pool of this role has no engine that can serve.
+    NoEngine(Role),
+    /// A leg failed.
+    Leg(Failure),
+}
+
+/// A leg that failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Which leg.
+    pub leg: Leg,
+    /// How.
+    pub kind: FailureKind,
+}
+
+/// How a leg failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// No connection: refused, unreachable, unknown name, TLS. No byte of the request went out.
+    Connect(Cow<'static, str>),
+    /// No connection in time. No byte of the request went out.
+    ConnectSlow,
+    /// The connection ended before the answer's head.
+    Reset {
+        /// Whether it was an idle one, which the engine may have closed by its own timer.
+        reused: bool,
+    },
+    /// The connection ended within the answer.
+    Cut,
+    /// No answer in time.
+    Slow {
+        /// The limit, in seconds.
+        seconds: u64,
+    },
+    /// An answer that no engine gives.
+    BadAnswer(&'static str),
+    /// A handoff in a transfer mode that the router does not speak.
+    TransferMode(String),
+}
+
+impl FailureKind {
+    /// Whether no byte of the request reached the engine, so that the same request may go to another.
+    #[must_use]
+    pub const fn nothing_sent(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::ConnectSlow)
+    }
+}
+
+impl Failure {
+    /// A failure of this leg.
+    #[must_use]
+    pub const fn new(leg: Leg, kind: FailureKind) -> Self {
+        Self { leg, kind }
+    }
+}
+
+impl Failure {
+    /// No engine was left to try.
+    #[must_use]
+    pub const fn unreachable(leg: Leg) -> Self {
+        Self::new(leg, FailureKind::Connect(Cow::Borrowed("no engine left to try")))
+    }
+}

@@ -1,0 +1,117 @@
+//! The words of the field as types: roles, legs and request ids.
+
+use http::HeaderValue;
+
+/// What an engine is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Computes the prompt's KV cache.
+    Prefill,
+    /// Pulls that cache and generates.
+    Decode,
+}
+
+impl Role {
+    /// The word used in flags, labels and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One HTTP exchange of a request: which of its exchanges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Leg {
+    /// The one-token exchange that computes the KV cache.
+    Prefill,
+    /// The exchange whose answer the client reads.
+    Decode,
+    /// The only exchange of a path that needs no handoff.
+    OneHop,
+}
+
+impl Leg {
+    /// The word used in labels and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::OneHop => "one-hop",
+        }
+    }
+}
+
+/// The longest client request id that is kept, in bytes.
+pub const REQUEST_ID_BYTES_MAX: usize = 256;
+
+/// The id of a request: the client's `X-Request-Id`, or a new one. It goes to every leg and comes back to
+/// the client; engines before vLLM 0.13 match the two legs by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId(HeaderValue);
+
+impl RequestId {
+    /// Takes the client's id if it is 1 to [`REQUEST_ID_BYTES_MAX`] visible ASCII characters, else makes one.
+    #[must_use]
+    pub fn from_client(value: Option<&HeaderValue>) -> Self {
+        match value {
+            Some(value) if is_good(value.as_bytes()) => Self(value.clone()),
+            Some(_) | None => Self::generate(),
+        }
+    }
+
+    /// A new id: `req-` and 32 hexadecimal digits.
+    #[must_use]
+    pub fn generate() -> Self {
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        let mut text = *b"req-00000000000000000000000000000000";
+        let random = fastrand::u128(..);
+        for (place, byte) in text.iter_mut().skip(4).enumerate() {
+            let digit = (random >> (place * 4)) & 0xf;
+            *byte = HEX.get(usize::try_from(digit).unwrap_or(0)).copied().unwrap_or(b'0');
+        }
+        Self(HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static("req-0")))
+    }
+
+    /// The id as a header value.
+    #[must_use]
+    pub const fn as_header(&self) -> &HeaderValue {
+        &self.0
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or("")
+    }
+}
+
+fn is_good(id: &[u8]) -> bool {
+    !id.is_empty() && id.len() <= REQUEST_ID_BYTES_MAX && id.iter().all(u8::is_ascii_graphic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clients_good_id_is_kept_and_a_bad_one_is_replaced() {
+        let good = HeaderValue::from_static("my-id-42");
+        assert_eq!(RequestId::from_client(Some(&good)).as_str(), "my-id-42");
+        let long = HeaderValue::from_str(&"x".repeat(257)).unwrap();
+        for bad in [HeaderValue::from_static(""), HeaderValue::from_static("a b"), long] {
+            assert!(RequestId::from_client(Some(&bad)).as_str().starts_with("req-"), "{bad:?}");
+        }
+        assert_eq!(RequestId::generate().as_str().len(), 36);
+        assert_ne!(RequestId::generate(), RequestId::generate());
+    }
+}

@@ -1,0 +1,8 @@
+//! One HTTP exchange with one engine: connection, head, body, deadlines, and failure as data.
+
+pub mod body;
+pub mod decode;
+pub mod dial;
+pub mod head;
+pub mod pool;
+pub mod prefill;

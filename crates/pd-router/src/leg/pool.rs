@@ -1,0 +1,160 @@
+//! Engine connections, one pool a worker: an idle one is used again for as long as the engine surely keeps
+//! it open, and a request that never left is proof that it may be sent elsewhere.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+
+use super::body::{AnswerBody, ChainBody};
+use super::dial;
+use crate::failure::FailureKind;
+use crate::fleet::engine::Engine;
+use crate::task;
+
+/// How long an idle connection is used again. uvicorn, which serves vLLM, closes one after 5 s.
+const IDLE_MAX: Duration = Duration::from_secs(4);
+
+/// The most idle connections kept an engine and worker; more are closed.
+const IDLE_CONNECTIONS_MAX: usize = 1024;
+
+/// What a pool needs to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// TLS for https engines.
+    pub tls: Arc<rustls::ClientConfig>,
+}
+
+/// The engine connections of one worker.
+#[derive(Debug)]
+pub struct LegClient {
+    settings: Settings,
+    shelves: Mutex<HashMap<u64, Vec<Idle>>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: SendRequest<ChainBody>,
+    since: Instant,
+}
+
+/// A connection in use for one exchange.
+#[derive(Debug)]
+pub(super) struct Lease {
+    client: Arc<LegClient>,
+    engine: u64,
+    sender: SendRequest<ChainBody>,
+}
+
+impl Lease {
+    /// Puts the connection back; its last answer has been read to the end.
+    pub(super) fn give_back(self) {
+        if self.sender.is_closed() {
+            return;
+        }
+        let mut shelves = self.client.shelves.lock();
+        let shelf = shelves.entry(self.engine).or_default();
+        shelf.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed());
+        if shelf.len() < IDLE_CONNECTIONS_MAX {
+            shelf.push(Idle { sender: self.sender, since: Instant::now() });
+        }
+    }
+}
+
+/// Whether a request may be sent again when an idle connection dies under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// Only if it never left: a decode leg with a handoff, which is spent once sent.
+    Unsent,
+    /// Once, on a fresh connection.
+    Once,
+}
+
+impl LegClient {
+    /// An empty pool.
+    #[must_use]
+    pub fn new(settings: Settings) -> Arc<Self> {
+        Arc::new(Self { settings, shelves: Mutex::default() })
+    }
+
+    /// Sends a request to an engine and waits for the head of the answer. `make` builds the request, again
+    /// where it is sent again.
+    ///
+    /// # Errors
+    /// [`FailureKind`]; [`FailureKind::nothing_sent`] says whether the engine can have seen any of it.
+    pub async fn exchange(
+        self: &Arc<Self>,
+        engine: &Engine,
+        resend: Resend,
+        make: impl Fn() -> Request<ChainBody>,
+    ) -> Result<Response<AnswerBody>, FailureKind> {
+        let mut request = make();
+        while let Some(sender) = self.take_idle(engine.id()) {
+            match self.send(engine, sender, request).await {
+                Ok(answer) => return Ok(answer),
+                Err(Some(unsent)) => request = unsent,
+                Err(None) if resend == Resend::Once => {
+                    request = make();
+                    break;
+                }
+                Err(None) => return Err(FailureKind::Reset { reused: true }),
+            }
+        }
+        let sender = self.connect(engine).await?;
+        match self.send(engine, sender, request).await {
+            Ok(answer) => Ok(answer),
+            Err(Some(_)) => Err(FailureKind::Connect(Cow::Borrowed("closed at once"))),
+            Err(None) => Err(FailureKind::Reset { reused: false }),
+        }
+    }
+
+    /// Sends on one connection. The error holds the request if no byte of it left.
+    async fn send(
+        self: &Arc<Self>,
+        engine: &Engine,
+        mut sender: SendRequest<ChainBody>,
+        request: Request<ChainBody>,
+    ) -> Result<Response<AnswerBody>, Option<Request<ChainBody>>> {
+        let answer: Response<Incoming> =
+            sender.try_send_request(request).await.map_err(|mut error| error.take_message())?;
+        let lease = Lease { client: Arc::clone(self), engine: engine.id(), sender };
+        Ok(answer.map(|incoming| AnswerBody::new(incoming, lease)))
+    }
+
+    /// The idle connection used last, if one is still good.
+    fn take_idle(&self, engine: u64) -> Option<SendRequest<ChainBody>> {
+        let mut shelves = self.shelves.lock();
+        let shelf = shelves.get_mut(&engine)?;
+        shelf.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed());
+        let ready = shelf.iter().rposition(|idle| idle.sender.is_ready())?;
+        Some(shelf.remove(ready).sender)
+    }
+
+    async fn connect(&self, engine: &Engine) -> Result<SendRequest<ChainBody>, FailureKind> {
+        let connecting = async {
+            let io = dial::dial(engine.url(), &self.settings.tls).await.map_err(|error| text(&error))?;
+            http1::handshake(TokioIo::new(io)).await.map_err(|error| text(&error))
+        };
+        let (sender, connection) = tokio::time::timeout(self.settings.connect_timeout, connecting)
+            .await
+            .map_err(|_| FailureKind::ConnectSlow)?
+            .map_err(FailureKind::Connect)?;
+        task::background(async move {
+            // How a connection ends is seen by the exchange that it carries.
+            connection.await.ok();
+        });
+        Ok(sender)
+    }
+}
+
+fn text(error: &dyn std::error::Error) -> Cow<'static, str> {
+    Cow::Owned(error.to_string())
+}

@@ -1,0 +1,232 @@
+//! The one door from a fault to what the client sees: status, OpenAI error object, headers, outcome.
+
+use axum::body::Body;
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use serde_json::json;
+
+use crate::failure::{Failure, FailureKind, Fault};
+use crate::ids::{Leg, Role};
+use crate::observe::record::Outcome;
+use crate::request::scan::ScanError;
+
+/// What a client is told of a fault.
+#[derive(Debug)]
+struct Verdict {
+    status: StatusCode,
+    kind: &'static str,
+    code: String,
+    param: Option<&'static str>,
+    message: String,
+    outcome: Outcome,
+    retry_after: bool,
+    allow: Option<&'static str>,
+}
+
+/// The answer to a fault, and the outcome to count. The text names the leg and never an address.
+#[must_use]
+pub fn fault(fault: &Fault) -> (Response<Body>, Outcome) {
+    let verdict = judge(fault);
+    let outcome = verdict.outcome;
+    (verdict.response(), outcome)
+}
+
+fn judge(fault: &Fault) -> Verdict {
+    match fault {
+        Fault::Body(error) => {
+            let (code, param) = match error {
+                ScanError::Duplicate { name } => ("duplicate_key", Some(*name)),
+                ScanError::TooDeep { .. } => ("body_too_deep", None),
+                ScanError::Empty
+                | ScanError::NotObject
+                | ScanError::Utf8 { .. }
+                | ScanError::Syntax { .. } => ("invalid_json", None),
+            };
+            Verdict { param, ..client(StatusCode::BAD_REQUEST, code, error.to_string()) }
+        }
+        Fault::BodyCut => client(
+            StatusCode::BAD_REQUEST,
+            "body_cut",
+            "the body ended before its announced end; send it again",
+        ),
+        Fault::BodyTooLarge { limit } => client(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_large",
+            format!("the body is over {limit} bytes, the limit of this router (--max-payload-size)"),
+        ),
+        Fault::BodyCompressed => client(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "body_compressed",
+            "compressed request bodies are not supported; send the body without Content-Encoding",
+        ),
+        Fault::BodySlow { seconds } => client(
+            StatusCode::REQUEST_TIMEOUT,
+            "body_timeout",
+            format!("the body did not arrive within {seconds} s (--body-timeout-secs)"),
+        ),
+        Fault::BuffersFull => overload(
+            "buffers_full",
+            "the bodies in flight fill this router's buffers (--max-buffered-bytes); try again",
+        ),
+        Fault::UnknownPath => {
+            client(StatusCode::NOT_FOUND, "unknown_path", "this router serves no such path; see its README")
+        }
+        Fault::WrongMethod { allow } => Verdict {
+            allow: Some(allow),
+            ..client(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "wrong_method",
+                format!("this path takes {allow} requests only"),
+            )
+        },
+        Fault::NoEngine(role) => no_engine(*role),
+        Fault::Leg(failure) => leg(failure),
+    }
+}
+
+fn client(status: StatusCode, code: &str, message: impl Into<String>) -> Verdict {
+    Verdict {
+        status,
+        kind: "invalid_request_error",
+        code: code.to_owned(),
+        param: None,
+        message: message.into(),
+        outcome: Outcome::RouterError,
+        retry_after: false,
+        allow: None,
+    }
+}
+
+fn overload(code: &str, message: &str) -> Verdict {
+    Verdict {
+        kind: "overloaded_error",
+        outcome: Outcome::Shed,
+        retry_after: true,
+        ..client(StatusCode::SERVICE_UNAVAILABLE, code, message)
+    }
+}
+
+fn no_engine(role: Role) -> Verdict {
+    Verdict {
+        kind: "engine_unavailable",
+        retry_after: true,
+        ..client(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &format!("no_{role}_engine"),
+            format!("no {role} engine can serve now; try again"),
+        )
+    }
+}
+
+fn leg(failure: &Failure) -> Verdict {
+    let leg = match failure.leg {
+        Leg::Prefill => "prefill",
+        Leg::Decode => "decode",
+        Leg::OneHop => "engine",
+    };
+    let engine = match failure.leg {
+        Leg::Prefill => "the prefill engine",
+        Leg::Decode => "the decode engine",
+        Leg::OneHop => "the engine",
+    };
+    let (status, what, message) = match &failure.kind {
+        FailureKind::Connect(_) | FailureKind::ConnectSlow => {
+            (StatusCode::SERVICE_UNAVAILABLE, "unreachable", format!("{engine} cannot be reached; try again"))
+        }
+        FailureKind::Reset { .. } => {
+            (StatusCode::BAD_GATEWAY, "reset", format!("{engine} closed the connection before its answer"))
+        }
+        FailureKind::Cut => (StatusCode::BAD_GATEWAY, "cut", format!("{engine} broke its answer off")),
+        FailureKind::Slow { seconds } => {
+            (StatusCode::GATEWAY_TIMEOUT, "timeout", format!("{engine} gave no answer within {seconds} s"))
+        }
+        FailureKind::BadAnswer(why) => {
+            (StatusCode::BAD_GATEWAY, "bad_answer", format!("{engine} gave an answer that is {why}"))
+        }
+        FailureKind::TransferMode(mode) => (
+            StatusCode::BAD_GATEWAY,
+            "transfer_mode",
+            format!(
+                "{engine} hands over in the transfer mode \"{mode}\"; this router speaks \"pull\" only: set it \
+                 in the engine's --kv-transfer-config"
+            ),
+        ),
+    };
+    Verdict {
+        kind: "engine_error",
+        outcome: Outcome::EngineError,
+        retry_after: status == StatusCode::SERVICE_UNAVAILABLE,
+        ..client(status, &format!("{leg}_{what}"), message)
+    }
+}
+
+impl Verdict {
+    fn response(self) -> Response<Body> {
+        let body = json!({
+            "error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        });
+        let mut response = json_response(self.status, &body);
+        if self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if let Some(allow) = self.allow {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}
+
+/// A JSON document as an answer.
+#[must_use]
+pub fn json_response(status: StatusCode, document: &serde_json::Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(document.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    async fn text(fault_: Fault) -> String {
+        let (response, outcome) = fault(&fault_);
+        let status = response.status().as_u16();
+        let retry = response.headers().contains_key(RETRY_AFTER);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        format!("{status} {} retry-after={retry} {}", outcome.as_str(), String::from_utf8_lossy(&body))
+    }
+
+    #[tokio::test]
+    async fn every_fault_has_its_answer() {
+        let failure = |leg, kind| Fault::Leg(Failure::new(leg, kind));
+        let mut all = String::new();
+        for fault in [
+            Fault::Body(ScanError::NotObject),
+            Fault::Body(ScanError::Duplicate { name: "stream" }),
+            Fault::BodyCut,
+            Fault::BodyTooLarge { limit: 9 },
+            Fault::BodyCompressed,
+            Fault::BodySlow { seconds: 3 },
+            Fault::BuffersFull,
+            Fault::UnknownPath,
+            Fault::WrongMethod { allow: "POST" },
+            Fault::NoEngine(Role::Prefill),
+            failure(Leg::Prefill, FailureKind::Connect("to 10.0.0.1:80".into())),
+            failure(Leg::Decode, FailureKind::ConnectSlow),
+            failure(Leg::Decode, FailureKind::Reset { reused: true }),
+            failure(Leg::Prefill, FailureKind::Cut),
+            failure(Leg::Prefill, FailureKind::Slow { seconds: 300 }),
+            failure(Leg::Prefill, FailureKind::BadAnswer("not a JSON object")),
+            failure(Leg::Prefill, FailureKind::TransferMode("push".into())),
+            failure(Leg::OneHop, FailureKind::ConnectSlow),
+        ] {
+            all.push_str(&text(fault).await);
+            all.push('\n');
+        }
+        assert!(!all.contains("10.0.0.1"));
+        insta::assert_snapshot!(all);
+    }
+}
