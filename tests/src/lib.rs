@@ -1,1 +1,1 @@
-//! x
+//! What the tests of pd-router's promises share.

@@ -23,6 +23,7 @@ use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
 use crate::observe::Observe;
 use crate::plan::Planner;
+use crate::request::api::APIS;
 use crate::task::Tasks;
 
 /// How long requests in flight may take to end when the router stops.
@@ -69,7 +70,7 @@ impl Router {
         let bind_error = |error| StartError::Bind { host: config.host.clone(), port: config.port, error };
         let listener = listen::bind(&config.host, config.port).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        let observe = Arc::new(Observe::new()?);
+        let observe = Arc::new(Observe::new(&APIS.each_ref().map(|api| api.name))?);
         let engines = |role: Role, urls: &[EngineUrl]| -> Vec<_> {
             let handles = |url: &EngineUrl| observe.engines().engine(role, url.as_str());
             urls.iter().map(|url| Engine::new(role, url.clone(), handles(url))).collect()

@@ -53,7 +53,6 @@ struct Edge {
 }
 
 /// All paths of one worker.
-#[must_use]
 pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>) -> Router {
     let mut router = Router::new();
     for route in routes {

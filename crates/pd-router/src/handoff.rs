@@ -22,35 +22,6 @@ impl Handoff {
     }
 }
 
-/// Why a prefill answer brought no handoff that a decode engine could use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// No `kv_transfer_params`, or null.
-    Absent,
-    /// Not an object with `do_remote_prefill` true.
-    NotRemote,
-    /// Block ids that are not a list: kills a decode engine.
-    NoBlocks,
-    /// No host or no port: kills a decode engine.
-    NoAddress,
-}
-
-impl Missing {
-    /// Every reason, for metrics that exist from the start.
-    pub const ALL: [Self; 4] = [Self::Absent, Self::NotRemote, Self::NoBlocks, Self::NoAddress];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Absent => "absent",
-            Self::NotRemote => "not_remote",
-            Self::NoBlocks => "no_blocks",
-            Self::NoAddress => "no_address",
-        }
-    }
-}
-
 /// The body of the prefill leg: the client's, shaped by the API's row, with the connector's request.
 #[must_use]
 pub fn prefill_body(api: &Api, view: &View) -> Chain {

@@ -51,6 +51,81 @@ impl Leg {
     }
 }
 
+/// Why a request goes whole to one decode engine, without a handoff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WholeReason {
+    /// More than one prompt: the engine would use the first prompt's blocks for all.
+    SeveralPrompts,
+    /// `n` other than 1, or `best_of`.
+    SeveralChoices,
+    /// Beam search.
+    BeamSearch,
+    /// `echo`: decode never ran the prompt.
+    Echo,
+    /// `prompt_logprobs`: decode never ran the prompt.
+    PromptLogprobs,
+    /// `background` or `previous_response_id`: what one engine keeps.
+    Stateful,
+    /// Options that the engine refuses; its own 400 comes back and no prefill is stranded.
+    Refused,
+}
+
+impl WholeReason {
+    /// Every reason, for metrics that exist from the start.
+    pub const ALL: [Self; 7] = [
+        Self::SeveralPrompts,
+        Self::SeveralChoices,
+        Self::BeamSearch,
+        Self::Echo,
+        Self::PromptLogprobs,
+        Self::Stateful,
+        Self::Refused,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SeveralPrompts => "several_prompts",
+            Self::SeveralChoices => "several_choices",
+            Self::BeamSearch => "beam_search",
+            Self::Echo => "echo",
+            Self::PromptLogprobs => "prompt_logprobs",
+            Self::Stateful => "stateful",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// Why a prefill answer brought no handoff that a decode engine could use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// No `kv_transfer_params`, or null.
+    Absent,
+    /// Not an object with `do_remote_prefill` true.
+    NotRemote,
+    /// Block ids that are not a list: kills a decode engine.
+    NoBlocks,
+    /// No host or no port: kills a decode engine.
+    NoAddress,
+}
+
+impl Missing {
+    /// Every reason, for metrics that exist from the start.
+    pub const ALL: [Self; 4] = [Self::Absent, Self::NotRemote, Self::NoBlocks, Self::NoAddress];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::NotRemote => "not_remote",
+            Self::NoBlocks => "no_blocks",
+            Self::NoAddress => "no_address",
+        }
+    }
+}
+
 /// The longest client request id that is kept, in bytes.
 pub const REQUEST_ID_BYTES_MAX: usize = 256;
 

@@ -13,8 +13,7 @@ use prometheus::{
 };
 use record::Outcome;
 
-use crate::handoff::Missing;
-use crate::request::api::{APIS, WholeReason};
+use crate::ids::{Missing, WholeReason};
 
 /// The `api` label of paths that need no handoff.
 pub const ONE_HOP: &str = "one_hop";
@@ -43,11 +42,11 @@ pub struct Observe {
 }
 
 impl Observe {
-    /// Registers every family; each has its series from the start.
+    /// Registers every family; each has its series from the start. `apis` are the names in the label `api`.
     ///
     /// # Errors
     /// Two families of one name, which is a fault of this code.
-    pub fn new() -> prometheus::Result<Self> {
+    pub fn new(apis: &[&'static str]) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let r = &registry;
         let observe = Self {
@@ -95,12 +94,12 @@ impl Observe {
         r.register(Box::new(observe.in_flight.clone()))?;
         let info = gauges(r, "pd_router_build_info", "Always 1.", &["version"])?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        observe.start_at_zero();
+        observe.start_at_zero(apis);
         Ok(observe)
     }
 
-    fn start_at_zero(&self) {
-        for api in APIS.iter().map(|api| api.name).chain([ONE_HOP]) {
+    fn start_at_zero(&self, apis: &[&str]) {
+        for api in apis.iter().copied().chain([ONE_HOP]) {
             for outcome in Outcome::ALL {
                 self.requests.with_label_values(&[api, outcome.as_str()]);
             }

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use crate::fleet::Snapshot;
 use crate::fleet::engine::Engine;
-use crate::ids::Role;
-use crate::request::api::{Api, WholeReason};
+use crate::ids::{Role, WholeReason};
+use crate::request::api::Api;
 use crate::request::view::View;
 
 /// Engines in the order in which they are to be tried.

@@ -5,7 +5,8 @@
 
 use bytes::Bytes;
 
-use super::{Handoff, Missing};
+use super::Handoff;
+use crate::ids::Missing;
 use crate::request::scan::{self, Object};
 
 /// The member that carries a handoff, in bodies and answers.

@@ -12,9 +12,9 @@ use super::head::Head;
 use super::pool::{LegClient, Resend};
 use crate::failure::{Failure, FailureKind};
 use crate::fleet::engine::Engine;
+use crate::handoff::Handoff;
 use crate::handoff::nixl::{self, Found};
-use crate::handoff::{Handoff, Missing};
-use crate::ids::Leg;
+use crate::ids::{Leg, Missing};
 use crate::request::edit::Chain;
 
 /// The longest prefill answer that is read, in bytes. One token's answer is about 1 KiB; with

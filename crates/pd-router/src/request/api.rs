@@ -1,6 +1,8 @@
 //! The one table of inference APIs: where each one's limits sit, how the prefill body is shaped, which
 //! requests one handoff cannot serve, and how a broken stream says so.
 
+use crate::ids::WholeReason;
+
 /// An object of the body that the router looks into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -50,52 +52,6 @@ pub struct Edit {
     pub field: &'static str,
     /// What happens to it.
     pub change: Change,
-}
-
-/// Why a request goes whole to one decode engine, without a handoff.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum WholeReason {
-    /// More than one prompt: the engine would use the first prompt's blocks for all.
-    SeveralPrompts,
-    /// `n` other than 1, or `best_of`.
-    SeveralChoices,
-    /// Beam search.
-    BeamSearch,
-    /// `echo`: decode never ran the prompt.
-    Echo,
-    /// `prompt_logprobs`: decode never ran the prompt.
-    PromptLogprobs,
-    /// `background` or `previous_response_id`: what one engine keeps.
-    Stateful,
-    /// Options that the engine refuses; its own 400 comes back and no prefill is stranded.
-    Refused,
-}
-
-impl WholeReason {
-    /// Every reason, for metrics that exist from the start.
-    pub const ALL: [Self; 7] = [
-        Self::SeveralPrompts,
-        Self::SeveralChoices,
-        Self::BeamSearch,
-        Self::Echo,
-        Self::PromptLogprobs,
-        Self::Stateful,
-        Self::Refused,
-    ];
-
-    /// The metric label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SeveralPrompts => "several_prompts",
-            Self::SeveralChoices => "several_choices",
-            Self::BeamSearch => "beam_search",
-            Self::Echo => "echo",
-            Self::PromptLogprobs => "prompt_logprobs",
-            Self::Stateful => "stateful",
-            Self::Refused => "refused",
-        }
-    }
 }
 
 /// A test on one member; where it holds, the request goes whole.

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use super::api::{Api, HANDOFF_FIELDS, Place, Rule, Test, WholeReason};
+use super::api::{Api, HANDOFF_FIELDS, Place, Rule, Test};
 use super::scan::{self, Member, Object, ScanError};
+use crate::ids::WholeReason;
 
 /// An API row with its lists of names worked out, on one path.
 #[derive(Debug)]
