@@ -54,7 +54,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Router {
     address: SocketAddr,
-    observe: Arc<Observe>,
+    admin: Arc<Admin>,
     tasks: Tasks,
     stop: CancellationToken,
     end: CancellationToken,
@@ -82,7 +82,7 @@ impl Router {
         let admin = Arc::new(Admin { fleet: Arc::clone(&fleet), observe: Arc::clone(&observe) });
         let mut router = Self {
             address,
-            observe: Arc::clone(&observe),
+            admin: Arc::clone(&admin),
             tasks: Tasks::default(),
             stop: CancellationToken::new(),
             end: CancellationToken::new(),
@@ -118,7 +118,13 @@ impl Router {
     /// What it counts.
     #[must_use]
     pub fn observe(&self) -> &Observe {
-        &self.observe
+        &self.admin.observe
+    }
+
+    /// The engines.
+    #[must_use]
+    pub fn fleet(&self) -> &Fleet {
+        &self.admin.fleet
     }
 
     /// Stops accepting, lets requests in flight end, and ends the workers.

@@ -41,7 +41,7 @@ pub struct Args {
     pub engine_ca_file: Option<PathBuf>,
 
     /// Serve simulated engines in this process, PREFILLxDECODE of them, and show one request
-    #[arg(long, value_name = "PxD", num_args = 0..=1, default_missing_value = "1x1", help_heading = "Engines")]
+    #[arg(long, value_name = "PxD", num_args = 0..=1, default_missing_value = "1x1", conflicts_with_all = ["prefill", "decode"], help_heading = "Engines")]
     pub demo: Option<String>,
 
     /// Take vllm-router's switch for this mode; it is the only one here

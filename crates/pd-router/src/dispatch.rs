@@ -4,22 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body::Body;
 
 use crate::admit;
 use crate::failure::{Failure, Fault};
 use crate::fleet::Fleet;
-use crate::handoff::{self, Handoff};
+use crate::fleet::engine::Engine;
+use crate::handoff;
 use crate::ids::{Leg, RequestId};
 use crate::leg::decode::{Answer, decode};
 use crate::leg::head::{Head, ROUTING};
 use crate::leg::pool::{LegClient, Resend};
 use crate::leg::prefill::{Prefilled, prefill};
-use crate::observe::Observe;
 use crate::observe::record::Record;
-use crate::plan::{Candidates, Planner};
+use crate::observe::{ONE_HOP, Observe};
+use crate::plan::Planner;
 use crate::relay::{self, body::Relay};
+use crate::request::api::StreamError;
 use crate::request::edit::Chain;
 use crate::request::view::{Route, View};
 
@@ -77,17 +79,29 @@ where
 {
     let record = Record::open(&context.observe, route.api.name);
     let method = request.method().clone();
-    match run(context, route, id, request).await {
-        Ok(answer) => {
-            let stream_error = Some(route.api.stream_error);
-            let idle_timeout = context.settings.idle_timeout;
-            Ok(relay::relay(answer, record, &method, relay::Settings { stream_error, idle_timeout }))
-        }
-        Err(fault) => Err(Failed { fault, record }),
-    }
+    let answer = two_legs(context, route, id, request).await;
+    pass_on(context, answer, record, &method, Some(route.api.stream_error))
 }
 
-async fn run<B>(
+/// Serves a path that needs no handoff: one engine, everything unchanged.
+///
+/// # Errors
+/// [`Failed`] where no engine's answer can be relayed.
+pub async fn one_hop<B>(
+    context: &Context,
+    id: &RequestId,
+    request: Request<B>,
+) -> Result<Response<Relay>, Failed>
+where
+    B: Body<Data = Bytes>,
+{
+    let record = Record::open(&context.observe, ONE_HOP);
+    let method = request.method().clone();
+    let answer = one_leg(context, id, request).await;
+    pass_on(context, answer, record, &method, None)
+}
+
+async fn two_legs<B>(
     context: &Context,
     route: &Route,
     id: &RequestId,
@@ -105,8 +119,6 @@ where
     // Both engines are chosen before prefill runs, decode first.
     let plan = context.planner.plan(route.api, &view, &context.fleet.snapshot()).map_err(Fault::NoEngine)?;
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);
-    let limit =
-        if view.streams() { context.settings.first_byte_timeout } else { context.settings.request_timeout };
 
     let handoff = match plan.prefill {
         // What one handoff cannot serve goes whole to one decode engine.
@@ -116,7 +128,7 @@ where
         }
         Ok(candidates) => {
             let body = handoff::prefill_body(route.api, &view);
-            match first_leg(context, &candidates, &head, &body).await.map_err(Fault::Leg)? {
+            match first_leg(context, &candidates, &head, &body).await? {
                 Prefilled::Handoff(handoff) => Some(handoff),
                 // Decode computes everything itself.
                 Prefilled::Missing(reason) => {
@@ -131,73 +143,14 @@ where
 
     // Between prefill's answer and decode's request nothing waits.
     let body = handoff::decode_body(route.api, &view, handoff.as_ref());
-    second_leg(context, &plan.decode, &head, &body, handoff.as_ref(), limit).await.map_err(Fault::Leg)
-}
-
-/// Prefill on the first engine that can be reached.
-async fn first_leg(
-    context: &Context,
-    candidates: &Candidates,
-    head: &Head,
-    body: &Chain,
-) -> Result<Prefilled, Failure> {
-    let mut failed = None;
-    for engine in candidates {
-        tracing::debug!("Stage 1 - Prefill: {}", engine.url());
-        match prefill(&context.client, engine, head, body, context.settings.prefill_timeout).await {
-            Err(failure) if failure.kind.nothing_sent() => failed = Some(failure),
-            result => return result,
-        }
-    }
-    Err(failed.unwrap_or_else(|| Failure::unreachable(Leg::Prefill)))
-}
-
-/// Decode on the first engine that can be reached: a handoff of which no byte was sent is unspent.
-async fn second_leg(
-    context: &Context,
-    candidates: &Candidates,
-    head: &Head,
-    body: &Chain,
-    handoff: Option<&Handoff>,
-    limit: Duration,
-) -> Result<Answer, Failure> {
     let resend = if handoff.is_some() { Resend::Unsent } else { Resend::Once };
-    let mut failed = None;
-    for engine in candidates {
-        tracing::debug!("Stage 2 - Decode: {}", engine.url());
-        match decode(&context.client, engine, Leg::Decode, head, body, resend, limit).await {
-            Err(failure) if failure.kind.nothing_sent() => failed = Some(failure),
-            result => return result,
-        }
-    }
-    Err(failed.unwrap_or_else(|| Failure::unreachable(Leg::Decode)))
+    let limit =
+        if view.streams() { context.settings.first_byte_timeout } else { context.settings.request_timeout };
+    // A handoff of which no byte was sent is unspent, and may go to the next engine.
+    last_leg(context, Leg::Decode, &plan.decode, &head, &body, resend, limit).await
 }
 
-/// Serves a path that needs no handoff: one engine, everything unchanged; one that cannot be reached passes
-/// the request on to the next.
-///
-/// # Errors
-/// [`Failed`] where no engine's answer can be relayed.
-pub async fn one_hop<B>(
-    context: &Context,
-    id: &RequestId,
-    request: Request<B>,
-) -> Result<Response<Relay>, Failed>
-where
-    B: Body<Data = Bytes>,
-{
-    let record = Record::open(&context.observe, crate::observe::ONE_HOP);
-    let method = request.method().clone();
-    match run_one_hop(context, id, request).await {
-        Ok(answer) => {
-            let idle_timeout = context.settings.idle_timeout;
-            Ok(relay::relay(answer, record, &method, relay::Settings { stream_error: None, idle_timeout }))
-        }
-        Err(fault) => Err(Failed { fault, record }),
-    }
-}
-
-async fn run_one_hop<B>(context: &Context, id: &RequestId, request: Request<B>) -> Result<Answer, Fault>
+async fn one_leg<B>(context: &Context, id: &RequestId, request: Request<B>) -> Result<Answer, Fault>
 where
     B: Body<Data = Bytes>,
 {
@@ -205,16 +158,72 @@ where
     let (bytes, _room) = admit::receive(&context.admit, &parts.headers, body).await?;
     context.observe.stripped.inc_by(steering(&parts.headers));
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);
+    let candidates = context.planner.any(&context.fleet.snapshot());
     let body = Chain::from_iter([bytes]);
-    let mut failed = Failure::unreachable(Leg::OneHop);
-    for engine in context.planner.any(&context.fleet.snapshot()) {
-        let limit = context.settings.request_timeout;
-        match decode(&context.client, &engine, Leg::OneHop, &head, &body, Resend::Once, limit).await {
-            Err(failure) if failure.kind.nothing_sent() => failed = failure,
-            result => return result.map_err(Fault::Leg),
+    let limit = context.settings.request_timeout;
+    last_leg(context, Leg::OneHop, &candidates, &head, &body, Resend::Once, limit).await
+}
+
+/// Prefill on the first engine that can be reached.
+async fn first_leg(
+    context: &Context,
+    candidates: &[Arc<Engine>],
+    head: &Head,
+    body: &Chain,
+) -> Result<Prefilled, Fault> {
+    let mut last = Failure::unreachable(Leg::Prefill);
+    for engine in candidates {
+        tracing::debug!("Stage 1 - Prefill: {}", engine.url());
+        match prefill(&context.client, engine, head, body, context.settings.prefill_timeout).await {
+            Ok(prefilled) => return Ok(prefilled),
+            Err(failure) => last = not_reached(engine, failure)?,
         }
     }
-    Err(Fault::Leg(failed))
+    Err(Fault::Leg(last))
+}
+
+/// The leg whose answer the client reads, on the first engine that can be reached.
+async fn last_leg(
+    context: &Context,
+    leg: Leg,
+    candidates: &[Arc<Engine>],
+    head: &Head,
+    body: &Chain,
+    resend: Resend,
+    limit: Duration,
+) -> Result<Answer, Fault> {
+    let mut last = Failure::unreachable(leg);
+    for engine in candidates {
+        tracing::debug!("Stage 2 - Decode: {}", engine.url());
+        match decode(&context.client, engine, leg, head, body, resend, limit).await {
+            Ok(answer) => return Ok(answer),
+            Err(failure) => last = not_reached(engine, failure)?,
+        }
+    }
+    Err(Fault::Leg(last))
+}
+
+/// Lets a failure pass after which the next engine may be tried; one after any byte was sent is final.
+fn not_reached(engine: &Engine, failure: Failure) -> Result<Failure, Fault> {
+    let leg = failure.leg.as_str();
+    tracing::warn!(leg, engine = %engine.url(), failure = ?failure.kind, "a leg failed");
+    if failure.kind.nothing_sent() { Ok(failure) } else { Err(Fault::Leg(failure)) }
+}
+
+fn pass_on(
+    context: &Context,
+    answer: Result<Answer, Fault>,
+    record: Record,
+    method: &Method,
+    stream_error: Option<StreamError>,
+) -> Result<Response<Relay>, Failed> {
+    match answer {
+        Ok(answer) => {
+            let settings = relay::Settings { stream_error, idle_timeout: context.settings.idle_timeout };
+            Ok(relay::relay(answer, record, method, settings))
+        }
+        Err(fault) => Err(Failed { fault, record }),
+    }
 }
 
 /// How many headers the client sent with which it could steer an engine.

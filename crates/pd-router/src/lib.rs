@@ -6,6 +6,7 @@ pub mod admit;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod dispatch;
 pub mod edge;
 pub mod failure;

@@ -158,15 +158,21 @@ pub async fn connection(stream: TcpStream, router: Router, settings: Settings, s
         && error.is_timeout()
         && !parts.read_buf.is_empty()
     {
-        stream.write_all(HEAD_TIMEOUT).await.ok();
+        stream.write_all(head_timeout().as_bytes()).await.ok();
     }
     linger(stream).await;
 }
 
-const HEAD_TIMEOUT: &[u8] = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\n\
-connection: close\r\ncontent-length: 147\r\n\r\n\
-{\"error\":{\"message\":\"the request head did not arrive in time (--header-timeout-secs)\",\
-\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"head_timeout\"}}";
+/// hyper closes without a word when a head is late, so the word is said here.
+fn head_timeout() -> String {
+    let body = "{\"error\":{\"message\":\"the request head did not arrive in time (--header-timeout-secs)\",\
+                \"type\":\"invalid_request_error\",\"param\":null,\"code\":\"head_timeout\"}}";
+    format!(
+        "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
 
 async fn linger(mut stream: TcpStream) {
     if stream.shutdown().await.is_err() {

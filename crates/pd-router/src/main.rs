@@ -1,10 +1,13 @@
 //! Arguments, logs, runtime, exit code.
 
+use std::error::Error;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
 use pd_router::app::Router;
 use pd_router::cli::Args;
+use pd_router::demo::{self, Engines};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -26,26 +29,25 @@ fn logs(level: &str) {
         "error" | "critical" => tracing::Level::ERROR,
         _ => tracing::Level::INFO,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 }
 
-fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut end = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let config = args.config()?;
-        for line in args.without_effect() {
-            tracing::warn!("{line}");
-        }
-        let engines = (config.prefill.len(), config.decode.len());
-        let router = Router::start(config).await?;
-        tracing::info!(prefill = engines.0, decode = engines.1, "listening on http://{}", router.address());
+        // In a demo the engines live as long as this function.
+        let (_engines, router) = start(args).await?;
         tokio::select! {
             _ = end.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("stopping: requests in flight end first, a second signal ends them now");
+        tracing::info!("stopping: requests in flight end first; a second signal ends them now");
         tokio::select! {
             () = router.stop() => {}
             _ = end.recv() => {}
@@ -53,4 +55,22 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         }
         Ok(())
     })
+}
+
+async fn start(args: &Args) -> Result<(Option<Engines>, Router), Box<dyn Error>> {
+    if let Some((prefill, decode)) = args.demo()? {
+        let engines = Engines::start(prefill, decode).await?;
+        let (prefill, decode) = engines.urls(prefill)?;
+        let router = Router::start(args.with_engines(prefill, decode)?).await?;
+        demo::show(&router).await?;
+        return Ok((Some(engines), router));
+    }
+    let config = args.config()?;
+    for line in args.without_effect() {
+        tracing::warn!("{line}");
+    }
+    let (prefill, decode) = (config.prefill.len(), config.decode.len());
+    let router = Router::start(config).await?;
+    tracing::info!(prefill, decode, "listening on http://{}", router.address());
+    Ok((None, router))
 }

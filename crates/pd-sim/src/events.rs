@@ -1,0 +1,205 @@
+//! Streamed answers: the events of each API, one a token, as vLLM 0.32 sends them.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::answer::{self, Choice, Computed, output_text};
+use crate::ask::Api;
+use crate::json::Doc;
+use crate::model;
+
+/// One event; `token` marks those that bring one, between which the engine computes.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) token: bool,
+    pub(crate) text: Bytes,
+}
+
+/// Every event of a stream, in order.
+pub(crate) fn all(computed: &Computed) -> Vec<Event> {
+    match computed.ask.api {
+        Api::Completions | Api::Chat | Api::Generate => chunks(computed),
+        Api::Responses => responses(computed),
+        Api::Messages => messages(computed),
+    }
+}
+
+fn data(token: bool, document: &impl Serialize) -> Event {
+    let text = serde_json::to_string(document).unwrap_or_default();
+    Event { token, text: Bytes::from(format!("data: {text}\n\n")) }
+}
+
+fn named(token: bool, name: &str, document: &Doc) -> Event {
+    Event { token, text: Bytes::from(format!("event: {name}\ndata: {}\n\n", document.text())) }
+}
+
+fn chunks(computed: &Computed) -> Vec<Event> {
+    let mut events = Vec::new();
+    if computed.ask.api == Api::Chat {
+        events.extend(computed.choices.iter().map(|choice| data(false, &chat_start(computed, choice))));
+    }
+    for position in 0..computed.ask.max_tokens {
+        for choice in &computed.choices {
+            let chunk = match computed.ask.api {
+                Api::Completions => completion_chunk(computed, choice, position),
+                Api::Generate => generate_chunk(computed, choice, position),
+                Api::Chat | Api::Responses | Api::Messages => chat_chunk(computed, choice, position),
+            };
+            events.push(data(true, &chunk));
+        }
+    }
+    if computed.ask.include_usage {
+        let usage = base(computed)
+            .put("choices", json!([]))
+            .put("usage", computed.usage(computed.generated()))
+            .put("system_fingerprint", "vllm-0.32.0-sim");
+        events.push(data(false, &usage));
+    }
+    events.push(Event { token: false, text: Bytes::from_static(b"data: [DONE]\n\n") });
+    events
+}
+
+fn base(computed: &Computed) -> Doc {
+    let object = if computed.ask.api == Api::Chat { "chat.completion.chunk" } else { "text_completion" };
+    Doc::new()
+        .put("id", &computed.id)
+        .put("object", object)
+        .put("created", computed.created)
+        .put("model", &computed.model)
+}
+
+fn last(computed: &Computed, position: usize) -> bool {
+    position + 1 == computed.ask.max_tokens
+}
+
+fn token(choice: &Choice, position: usize) -> u32 {
+    choice.ids.get(position).copied().unwrap_or_default()
+}
+
+fn completion_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
+    let id = token(choice, position);
+    let echoed = if computed.ask.echo && position == 0 { choice.prompt.text.as_str() } else { "" };
+    let first = computed.ask.token_ids && position == 0;
+    let choice = Doc::new()
+        .put("index", choice.index)
+        .put("text", format!("{echoed}{}", model::piece(id)))
+        .put("logprobs", computed.ask.logprobs.then(|| answer::completion_logprobs(&[id])))
+        .put("finish_reason", last(computed, position).then_some("length"))
+        .put("stop_reason", ())
+        .put("prompt_token_ids", first.then_some(&choice.prompt.ids))
+        .put("token_ids", computed.ask.token_ids.then(|| vec![id]));
+    base(computed).put("choices", [choice])
+}
+
+fn chat_start(computed: &Computed, choice: &Choice) -> Doc {
+    let delta = json!({"role": "assistant", "content": ""});
+    let prompt = computed.ask.token_ids.then_some(&choice.prompt.ids);
+    let choice =
+        Doc::new().put("index", choice.index).put("delta", delta).nulls(&["logprobs", "finish_reason"]);
+    base(computed).put("choices", [choice]).put("prompt_token_ids", prompt).put("prompt_text", ())
+}
+
+fn chat_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
+    let id = token(choice, position);
+    let chunk = Doc::new()
+        .put("index", choice.index)
+        .put("delta", json!({"content": model::piece(id)}))
+        .put("logprobs", computed.ask.logprobs.then(|| answer::chat_logprobs(&[id])))
+        .put("finish_reason", last(computed, position).then_some("length"));
+    let chunk = if last(computed, position) { chunk.put("stop_reason", ()) } else { chunk };
+    let chunk = chunk.put("token_ids", computed.ask.token_ids.then(|| vec![id]));
+    base(computed).put("choices", [chunk])
+}
+
+fn generate_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
+    let end = last(computed, position).then_some(choice.ids.len());
+    Doc::new()
+        .put("request_id", &computed.id)
+        .put("usage", ())
+        .put("output_mode", "tokens")
+        .put("choices", [answer::generate_choice(choice.index, &[token(choice, position)], end)])
+}
+
+fn responses(computed: &Computed) -> Vec<Event> {
+    let item = computed.id.replacen("resp_", "msg_", 1);
+    let text = computed.choices.first().map(Choice::text).unwrap_or_default();
+    let ids = computed.choices.first().map(|choice| choice.ids.clone()).unwrap_or_default();
+    let part = |name: &'static str, part: Doc| {
+        (
+            name,
+            Doc::new().put("content_index", 0).put("item_id", &item).put("output_index", 0).put("part", part),
+        )
+    };
+    let mut all = vec![
+        ("response.created", Doc::new().put("response", computed.response(false))),
+        ("response.in_progress", Doc::new().put("response", computed.response(false))),
+        (
+            "response.output_item.added",
+            Doc::new().put("item", computed.output_item(false)).put("output_index", 0),
+        ),
+        part("response.content_part.added", output_text("", json!([]))),
+    ];
+    for id in ids {
+        let delta = Doc::new()
+            .put("content_index", 0)
+            .put("delta", model::piece(id))
+            .put("item_id", &item)
+            .put("logprobs", json!([]))
+            .put("output_index", 0);
+        all.push(("response.output_text.delta", delta));
+    }
+    let done = Doc::new()
+        .put("content_index", 0)
+        .put("item_id", &item)
+        .put("logprobs", json!([]))
+        .put("output_index", 0);
+    all.push(("response.output_text.done", done));
+    all.push(part("response.content_part.done", output_text(&text, Value::Null)));
+    let item_done = Doc::new().put("item", computed.output_item(true)).put("output_index", 0);
+    all.push(("response.output_item.done", item_done));
+    all.push(("response.completed", Doc::new().put("response", computed.response(true))));
+    let numbered = all.into_iter().enumerate().map(|(number, (name, document))| {
+        let document = document.put("sequence_number", number);
+        let document =
+            if name == "response.output_text.done" { document.put("text", &text) } else { document };
+        named(name == "response.output_text.delta", name, &document.put("type", name))
+    });
+    numbered.collect()
+}
+
+fn messages(computed: &Computed) -> Vec<Event> {
+    let typed = |name: &'static str| Doc::new().put("type", name);
+    let message = Doc::new()
+        .put("id", &computed.id)
+        .put("type", "message")
+        .put("role", "assistant")
+        .put("content", json!([]))
+        .put("model", &computed.model)
+        .nulls(&["stop_reason", "stop_sequence"])
+        .put("usage", computed.message_usage(0));
+    let block = Doc::new().put("type", "text").put("text", "");
+    let mut events = vec![
+        named(false, "message_start", &typed("message_start").put("message", message)),
+        named(
+            false,
+            "content_block_start",
+            &typed("content_block_start").put("content_block", block).put("index", 0),
+        ),
+    ];
+    for id in computed.choices.first().map(|choice| choice.ids.clone()).unwrap_or_default() {
+        let delta = Doc::new().put("type", "text_delta").put("text", model::piece(id));
+        let document = typed("content_block_delta").put("delta", delta).put("index", 0);
+        events.push(named(true, "content_block_delta", &document));
+    }
+    let delta = Doc::new().put("stop_reason", "max_tokens").put("stop_sequence", ());
+    let usage = computed.message_usage(computed.generated());
+    events.push(named(false, "content_block_stop", &typed("content_block_stop").put("index", 0)));
+    events.push(named(
+        false,
+        "message_delta",
+        &typed("message_delta").put("delta", delta).put("usage", usage),
+    ));
+    events.push(named(false, "message_stop", &typed("message_stop")));
+    events
+}

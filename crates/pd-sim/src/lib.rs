@@ -1,0 +1,32 @@
+//! A simulator of one vLLM engine in prefill/decode mode: demo partner, test double and oracle.
+//!
+//! A [`Sim`] listens like an engine, answers like one and keeps a ledger of every handoff it issued. What a
+//! router did wrong shows as a violation in [`LedgerView`], as an error a real engine would give, or as a
+//! text that differs from [`expected`].
+
+mod answer;
+mod ask;
+mod body;
+mod config;
+mod engine;
+mod error;
+mod events;
+mod fault;
+mod infer;
+mod json;
+mod ledger;
+mod log;
+mod model;
+mod pages;
+mod prompt;
+mod server;
+mod side;
+mod sim;
+mod task;
+
+pub use answer::expected;
+pub use config::{Latency, Role, SimConfig};
+pub use fault::{Fault, FaultKind, Junk, Missing};
+pub use ledger::LedgerView;
+pub use log::Recorded;
+pub use sim::Sim;
