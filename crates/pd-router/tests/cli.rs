@@ -1,6 +1,8 @@
 //! The command line: bad settings are one clear line and a non-zero exit before anything is served, flags
 //! without effect warn, and `--help` is a snapshot.
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::process::Command;
 
 use clap::Parser;
