@@ -273,7 +273,8 @@ impl Computed {
             }
             json!({ id.to_string(): {"logprob": model::logprob(*id, 0), "rank": 1, "decoded_token": model::piece(*id)} })
         };
-        self.ask.prompt_logprobs.then(|| choice.prompt.ids.iter().enumerate().map(one).collect())
+        (self.ask.prompt_logprobs || (self.ask.echo && self.ask.logprobs))
+            .then(|| choice.prompt.ids.iter().enumerate().map(one).collect())
     }
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct Event {
     pub(crate) text: Bytes,
 }
 
+const FINGERPRINT: &str = "vllm-0.32.0-sim";
+
 /// Every event of a stream, in order.
 pub(crate) fn all(computed: &Computed) -> Vec<Event> {
     match computed.ask.api {
@@ -36,8 +38,17 @@ fn named(token: bool, name: &str, document: &Doc) -> Event {
 
 fn chunks(computed: &Computed) -> Vec<Event> {
     let mut events = Vec::new();
+    let counted = |chunk: Doc, generated: usize| {
+        let usage = || computed.usage(generated).put("completion_tokens_details", ());
+        if computed.ask.continuous_usage { chunk.put("usage", usage()) } else { chunk }
+    };
     if computed.ask.api == Api::Chat {
-        events.extend(computed.choices.iter().map(|choice| data(false, &chat_start(computed, choice))));
+        let start = |choice: &Choice| {
+            let prompt = computed.ask.token_ids.then_some(&choice.prompt.ids);
+            let chunk = counted(chat_start(computed, choice), 0);
+            data(false, &chunk.put("prompt_token_ids", prompt).put("prompt_text", ()))
+        };
+        events.extend(computed.choices.iter().map(start));
     }
     for position in 0..computed.ask.max_tokens {
         for choice in &computed.choices {
@@ -46,6 +57,12 @@ fn chunks(computed: &Computed) -> Vec<Event> {
                 Api::Generate => generate_chunk(computed, choice, position),
                 Api::Chat | Api::Responses | Api::Messages => chat_chunk(computed, choice, position),
             };
+            let signed = last(computed, position) && !computed.ask.include_usage;
+            let chunk = match computed.ask.api {
+                Api::Completions | Api::Chat if signed => chunk.put("system_fingerprint", FINGERPRINT),
+                Api::Completions | Api::Chat => counted(chunk, position + 1),
+                Api::Generate | Api::Responses | Api::Messages => chunk,
+            };
             events.push(data(true, &chunk));
         }
     }
@@ -53,7 +70,7 @@ fn chunks(computed: &Computed) -> Vec<Event> {
         let usage = base(computed)
             .put("choices", json!([]))
             .put("usage", computed.usage(computed.generated()))
-            .put("system_fingerprint", "vllm-0.32.0-sim");
+            .put("system_fingerprint", FINGERPRINT);
         events.push(data(false, &usage));
     }
     events.push(Event { token: false, text: Bytes::from_static(b"data: [DONE]\n\n") });
@@ -80,7 +97,7 @@ fn token(choice: &Choice, position: usize) -> u32 {
 fn completion_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
     let id = token(choice, position);
     let echoed = if computed.ask.echo && position == 0 { choice.prompt.text.as_str() } else { "" };
-    let first = computed.ask.token_ids && position == 0;
+    let first = (computed.ask.token_ids || computed.ask.echo) && position == 0;
     let choice = Doc::new()
         .put("index", choice.index)
         .put("text", format!("{echoed}{}", model::piece(id)))
@@ -94,10 +111,9 @@ fn completion_chunk(computed: &Computed, choice: &Choice, position: usize) -> Do
 
 fn chat_start(computed: &Computed, choice: &Choice) -> Doc {
     let delta = json!({"role": "assistant", "content": ""});
-    let prompt = computed.ask.token_ids.then_some(&choice.prompt.ids);
     let choice =
         Doc::new().put("index", choice.index).put("delta", delta).nulls(&["logprobs", "finish_reason"]);
-    base(computed).put("choices", [choice]).put("prompt_token_ids", prompt).put("prompt_text", ())
+    base(computed).put("choices", [choice])
 }
 
 fn chat_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
