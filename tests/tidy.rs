@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 9] = [
     &["handoff", "fleet", "admit"],
     &["plan"],
     &["leg", "relay"],
-    &["dispatch", "probe"],
+    &["retry", "release", "dispatch", "probe"],
     &["listen", "respond", "admin", "edge"],
     &["config", "cli", "app", "demo", "main", "lib"],
 ];

@@ -54,6 +54,8 @@ pub async fn bed_of(
     config.threads = 2;
     change(&mut config);
     let router = Router::start(config).await.expect("a router");
+    let up = tokio::time::timeout(Duration::from_secs(10), router.all_up()).await;
+    up.expect("every engine up within 10 s");
     Bed { router, prefill, decode }
 }
 

@@ -9,15 +9,19 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::edge::only;
 use crate::fleet::Fleet;
+use crate::ids::Role;
 use crate::observe::Observe;
 use crate::respond::json_response;
 
 /// What these paths read.
 #[derive(Debug)]
 pub struct Admin {
+    /// Cancelled when the router is about to end.
+    pub draining: CancellationToken,
     /// The engines.
     pub fleet: Arc<Fleet>,
     /// The metric families.
@@ -39,17 +43,30 @@ pub fn metrics_router(admin: &Arc<Admin>) -> Router {
     Router::new().route("/metrics", only("GET, HEAD", get(metrics))).with_state(Arc::clone(admin))
 }
 
+/// Ready while each pool has an engine that is up and the router does not end.
 async fn readiness(State(admin): State<Arc<Admin>>) -> Response {
     let fleet = admin.fleet.snapshot();
-    let pool = |engines: usize| json!({"healthy": engines, "total": engines});
-    json_response(
-        StatusCode::OK,
-        &json!({
-            "status": "ready",
-            "prefill": pool(fleet.prefill.len()),
-            "decode": pool(fleet.decode.len()),
-        }),
-    )
+    let pool = |role| json!({"healthy": fleet.up(role), "total": fleet.pool(role).len()});
+    let empty = [Role::Prefill, Role::Decode].into_iter().find(|role| fleet.up(*role) == 0);
+    let reason = match empty {
+        _ if admin.draining.is_cancelled() => Some("the router is about to end".to_owned()),
+        Some(role) => Some(format!("no {role} engine is up")),
+        None => None,
+    };
+    let engines: Vec<_> = fleet.prefill.iter().chain(&fleet.decode).collect();
+    let down: Vec<_> = engines
+        .iter()
+        .filter(|engine| !engine.up())
+        .map(|engine| json!({"url": engine.url().as_str(), "role": engine.role().as_str(), "state": engine.health().as_str()}))
+        .collect();
+    let document = json!({
+        "status": if reason.is_none() { "ready" } else { "not_ready" },
+        "reason": reason,
+        "prefill": pool(Role::Prefill),
+        "decode": pool(Role::Decode),
+        "down": down,
+    });
+    json_response(if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &document)
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {

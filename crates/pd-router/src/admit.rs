@@ -1,6 +1,7 @@
 //! At the door: what a request's body may weigh, how long it may take to come, and how much is held at once.
 
 pub mod budget;
+pub mod queue;
 
 use std::pin::pin;
 use std::sync::Arc;

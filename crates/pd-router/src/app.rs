@@ -23,11 +23,29 @@ use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
 use crate::observe::Observe;
 use crate::plan::Planner;
+use crate::probe::{self, ProbeError};
+use crate::release::Releaser;
 use crate::request::api::APIS;
+use crate::retry;
 use crate::task::Tasks;
 
-/// How long requests in flight may take to end when the router stops.
-const DRAIN_MAX: Duration = Duration::from_secs(30);
+/// How the router ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// How long it still serves after readiness has turned, for load balancers that need time to notice.
+    pub grace: Duration,
+    /// How long requests in flight may take to end; then streams get an error event.
+    pub timeout: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { grace: Duration::ZERO, timeout: Duration::from_secs(300) }
+    }
+}
+
+/// How long connections may take to close once nothing is in flight.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Why the router does not start.
 #[derive(Debug, Error)]
@@ -45,6 +63,9 @@ pub enum StartError {
     /// The system refused a thread or a runtime.
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
+    /// The probes' client cannot be built.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     /// The metric families collide: a fault of this code.
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -55,6 +76,9 @@ pub enum StartError {
 pub struct Router {
     address: SocketAddr,
     admin: Arc<Admin>,
+    drain: Drain,
+    refuse: CancellationToken,
+    cut: CancellationToken,
     tasks: Tasks,
     stop: CancellationToken,
     end: CancellationToken,
@@ -73,22 +97,33 @@ impl Router {
         let observe = Arc::new(Observe::new(&APIS.each_ref().map(|api| api.name))?);
         let engines = |role: Role, urls: &[EngineUrl]| -> Vec<_> {
             let handles = |url: &EngineUrl| observe.engines().engine(role, url.as_str());
-            urls.iter().map(|url| Engine::new(role, url.clone(), handles(url))).collect()
+            urls.iter().map(|url| Engine::new(role, url.clone(), handles(url), config.breaker)).collect()
         };
         let fleet = Arc::new(Fleet::new(Snapshot {
             prefill: engines(Role::Prefill, &config.prefill),
             decode: engines(Role::Decode, &config.decode),
         }));
-        let admin = Arc::new(Admin { fleet: Arc::clone(&fleet), observe: Arc::clone(&observe) });
+        let admin = Arc::new(Admin {
+            draining: CancellationToken::new(),
+            fleet: Arc::clone(&fleet),
+            observe: Arc::clone(&observe),
+        });
         let mut router = Self {
             address,
             admin: Arc::clone(&admin),
+            drain: config.drain,
+            refuse: CancellationToken::new(),
+            cut: CancellationToken::new(),
             tasks: Tasks::default(),
             stop: CancellationToken::new(),
             end: CancellationToken::new(),
             threads: Vec::new(),
         };
-        let planner = Arc::new(Planner::default());
+        let planner = Arc::new(Planner::new(config.prefill_fallback));
+        let retries = Arc::new(retry::Budget::default());
+        let control = LegClient::new(config.leg.clone());
+        let releaser = Releaser::start(Arc::clone(&fleet), control, Arc::clone(&observe));
+        probe::start(&fleet, &config.probe, &config.leg.tls)?;
         let mut workers = Vec::new();
         for index in 0..config.threads.max(1) {
             let context = Context {
@@ -96,7 +131,12 @@ impl Router {
                 planner: Arc::clone(&planner),
                 observe: Arc::clone(&observe),
                 client: LegClient::new(config.leg.clone()),
+                releaser: releaser.clone(),
+                retries: Arc::clone(&retries),
                 admit: config.admit.clone(),
+                queue: Arc::clone(&config.queue),
+                refuse: router.refuse.clone(),
+                cut: router.cut.clone(),
                 settings: config.dispatch,
             };
             let paths = edge::router(Arc::new(context), &config.routes, &admin);
@@ -127,15 +167,44 @@ impl Router {
         &self.admin.fleet
     }
 
-    /// Stops accepting, lets requests in flight end, and ends the workers.
+    /// Waits until every engine is up.
+    pub async fn all_up(&self) {
+        let down = |role| {
+            let fleet = self.fleet().snapshot();
+            fleet.up(role) < fleet.pool(role).len()
+        };
+        while down(Role::Prefill) || down(Role::Decode) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Ends: readiness turns at once, after the grace new requests are refused, requests in flight end or are
+    /// told so, and then the workers end.
     pub async fn stop(self) {
+        self.admin.draining.cancel();
+        tokio::time::sleep(self.drain.grace).await;
+        self.refuse.cancel();
+        if tokio::time::timeout(self.drain.timeout, self.nothing_in_flight()).await.is_err() {
+            tracing::warn!(
+                requests = self.admin.observe.in_flight(),
+                "requests in flight are cut (--drain-timeout-secs)"
+            );
+            self.cut.cancel();
+            tokio::time::timeout(CLOSE_MAX, self.nothing_in_flight()).await.ok();
+        }
         self.stop.cancel();
-        if tokio::time::timeout(DRAIN_MAX, self.tasks.drained()).await.is_err() {
+        if tokio::time::timeout(CLOSE_MAX, self.tasks.drained()).await.is_err() {
             tracing::warn!(connections = self.tasks.len(), "ended with connections still open");
         }
         self.end.cancel();
         for thread in self.threads {
             thread.join().ok();
+        }
+    }
+
+    async fn nothing_in_flight(&self) {
+        while self.admin.observe.in_flight() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 

@@ -1,10 +1,13 @@
 //! What may be typed, and what it means as a [`Config`].
 
+mod survive;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use survive::Survive;
 use thiserror::Error;
 
 use crate::admit::budget::Budget;
@@ -108,13 +111,18 @@ pub struct Args {
     #[arg(long, value_name = "SECS", default_value_t = 300, value_parser = secs, help_heading = "Deadlines")]
     pub idle_timeout_secs: u64,
 
-    /// Time from a decode request that does not stream to the head of its answer
-    #[arg(long, value_name = "SECS", default_value_t = 1800, value_parser = secs, help_heading = "Deadlines")]
-    pub request_timeout_secs: u64,
+    /// Time for the whole of a request; for a stream only up to its first byte, unless this flag is given
+    /// [default: 1800]
+    #[arg(long, value_name = "SECS", value_parser = secs, help_heading = "Deadlines")]
+    pub request_timeout_secs: Option<u64>,
 
     /// What is logged to standard error
     #[arg(long, value_name = "LEVEL", value_parser = LEVELS, default_value = "info", help_heading = "Logs")]
     pub log_level: String,
+
+    /// Engines that die, requests that are tried again, overload, the end
+    #[command(flatten)]
+    pub survive: Survive,
 
     /// Flags whose feature is still to come
     #[command(flatten)]
@@ -124,17 +132,9 @@ pub struct Args {
 /// Flags whose feature is still to come: taken, with one warning, so that launch scripts run unchanged.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Later {
-    /// Not used yet: engines count as up from the start
+    /// Not used: an engine that is not up yet is probed in growing steps up to the health interval
     #[arg(long, value_name = "SECS", help_heading = "Accepted, no effect yet")]
     pub worker_startup_check_interval: Option<u64>,
-
-    /// Not used yet: there is no health probe
-    #[arg(long, value_name = "SECS", help_heading = "Accepted, no effect yet")]
-    pub health_check_interval_secs: Option<u64>,
-
-    /// Not used yet: there is no circuit breaker
-    #[arg(long, value_name = "N", help_heading = "Accepted, no effect yet")]
-    pub cb_failure_threshold: Option<u32>,
 }
 
 const LEVELS: [&str; 6] = ["debug", "info", "warn", "warning", "error", "critical"];
@@ -233,7 +233,9 @@ impl Args {
         config.dispatch.prefill_timeout = Duration::from_secs(self.prefill_timeout_secs);
         config.dispatch.first_byte_timeout = Duration::from_secs(self.first_byte_timeout_secs);
         config.dispatch.idle_timeout = Duration::from_secs(self.idle_timeout_secs);
-        config.dispatch.request_timeout = Duration::from_secs(self.request_timeout_secs);
+        config.dispatch.request_timeout = Duration::from_secs(self.request_timeout_secs.unwrap_or(1800));
+        config.dispatch.request_timeout_for_streams = self.request_timeout_secs.is_some();
+        self.survive.fill(&mut config);
         Ok(config)
     }
 
@@ -253,16 +255,12 @@ impl Args {
     /// One line for each flag that was given and does nothing.
     #[must_use]
     pub fn without_effect(&self) -> Vec<String> {
-        let later = [
-            ("--worker-startup-check-interval", self.later.worker_startup_check_interval.is_some()),
-            ("--health-check-interval-secs", self.later.health_check_interval_secs.is_some()),
-            ("--cb-failure-threshold", self.later.cb_failure_threshold.is_some()),
-        ];
+        let later = [("--worker-startup-check-interval", self.later.worker_startup_check_interval.is_some())];
         let port = self.prefill.iter().any(|word| word.parse::<u16>().is_ok());
         let mut lines: Vec<String> = later
             .into_iter()
             .filter(|(_, given)| *given)
-            .map(|(flag, _)| format!("`{flag}` has no effect yet"))
+            .map(|(flag, _)| format!("`{flag}` has no effect here"))
             .collect();
         if port {
             lines.push("the PORT behind a `--prefill` URL has no use with NIXL".to_owned());

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admit::budget::Budget;
+use crate::admit::queue::Queue;
+use crate::dispatch::MissingHandoff;
+use crate::fleet::breaker;
 use crate::fleet::url::EngineUrl;
+use crate::plan::PrefillFallback;
 use crate::request::view::Route;
-use crate::{admit, dispatch, leg, listen};
+use crate::{admit, app, dispatch, leg, listen, probe, retry};
 
 /// Everything that the router is started with.
 #[derive(Debug)]
@@ -30,6 +34,16 @@ pub struct Config {
     pub listen: listen::Settings,
     /// Limits on bodies.
     pub admit: admit::Settings,
+    /// How engines are probed.
+    pub probe: probe::Settings,
+    /// When breakers open and close.
+    pub breaker: breaker::Settings,
+    /// What to do when no prefill engine can serve.
+    pub prefill_fallback: PrefillFallback,
+    /// The cap on requests in flight.
+    pub queue: Arc<Queue>,
+    /// How the router ends.
+    pub drain: app::Drain,
     /// Engine connections.
     pub leg: leg::pool::Settings,
     /// Deadlines.
@@ -38,6 +52,12 @@ pub struct Config {
 
 /// The default of `--max-payload-size`, in bytes; the same as vllm-router's.
 pub const BODY_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// The default of `--max-concurrent-requests`; the same as vllm-router's.
+pub const CONCURRENT_MAX: usize = 32_768;
+
+/// The default of `--queue-size`; the same as vllm-router's.
+pub const QUEUE_MAX: usize = 100;
 
 /// The default of `--max-buffered-bytes`: room for four bodies of the largest size.
 pub const BUFFERED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
@@ -75,7 +95,16 @@ impl Config {
                 first_byte_timeout: Duration::from_secs(300),
                 idle_timeout: Duration::from_secs(300),
                 request_timeout: Duration::from_secs(1800),
+                request_timeout_for_streams: false,
+                handoff_age_max: Duration::from_secs(20),
+                missing_handoff: MissingHandoff::DecodeOnly,
+                retry: retry::Settings::default(),
             },
+            probe: probe::Settings::default(),
+            breaker: breaker::Settings::default(),
+            prefill_fallback: PrefillFallback::Error,
+            queue: Queue::new(CONCURRENT_MAX, QUEUE_MAX, Duration::from_secs(60)),
+            drain: app::Drain::default(),
         })
     }
 }

@@ -64,6 +64,7 @@ impl Engines {
 /// Whatever keeps the request from being served.
 pub async fn show(router: &Router) -> Result<(), Box<dyn Error>> {
     let address = router.address();
+    router.all_up().await;
     for role in [Role::Prefill, Role::Decode] {
         for engine in router.fleet().snapshot().pool(role) {
             println!("{role:<8} {} (simulated)", engine.url());

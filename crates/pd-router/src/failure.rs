@@ -26,6 +26,15 @@ pub enum Fault {
     },
     /// All buffered bodies together have reached their limit.
     BuffersFull,
+    /// As many requests are in flight and as many wait as may.
+    QueueFull,
+    /// No slot became free in time.
+    QueueSlow {
+        /// The limit, in seconds.
+        seconds: u64,
+    },
+    /// The router is about to end.
+    Draining,
     /// No such path.
     UnknownPath,
     /// The path exists, the method does not.
@@ -69,6 +78,8 @@ pub enum FailureKind {
     },
     /// An answer that no engine gives.
     BadAnswer(&'static str),
+    /// A good prefill answer without a usable handoff, where `--missing-handoff error` asks for one.
+    MissingHandoff,
     /// A handoff in a transfer mode that the router does not speak.
     TransferMode(String),
 }

@@ -12,9 +12,16 @@ use crate::request::view::View;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handoff {
     raw: Bytes,
+    engine_id: Bytes,
 }
 
 impl Handoff {
+    /// The prefill engine's `remote_engine_id`, as JSON text; empty where it gave none.
+    #[must_use]
+    pub const fn engine_id(&self) -> &Bytes {
+        &self.engine_id
+    }
+
     /// The JSON text.
     #[must_use]
     pub const fn raw(&self) -> &Bytes {
@@ -87,7 +94,7 @@ mod tests {
     fn bodies(api: &str, body: &'static str) -> (String, String) {
         let api = Api::by_name(api).unwrap();
         let view = View::read(&Route::new(api, api.path), Bytes::from_static(body.as_bytes())).unwrap();
-        let handoff = Handoff { raw: Bytes::from_static(b"{\"h\":1}") };
+        let handoff = Handoff { raw: Bytes::from_static(b"{\"h\":1}"), engine_id: Bytes::new() };
         let text = |chain: Chain| String::from_utf8(chain.concat()).unwrap();
         (text(prefill_body(api, &view)), text(decode_body(api, &view, Some(&handoff))))
     }

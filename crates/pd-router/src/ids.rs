@@ -66,19 +66,22 @@ pub enum WholeReason {
     PromptLogprobs,
     /// `background` or `previous_response_id`: what one engine keeps.
     Stateful,
+    /// No prefill engine can serve and `--prefill-fallback decode-only` says to go on.
+    NoPrefill,
     /// Options that the engine refuses; its own 400 comes back and no prefill is stranded.
     Refused,
 }
 
 impl WholeReason {
     /// Every reason, for metrics that exist from the start.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::SeveralPrompts,
         Self::SeveralChoices,
         Self::BeamSearch,
         Self::Echo,
         Self::PromptLogprobs,
         Self::Stateful,
+        Self::NoPrefill,
         Self::Refused,
     ];
 
@@ -92,6 +95,7 @@ impl WholeReason {
             Self::Echo => "echo",
             Self::PromptLogprobs => "prompt_logprobs",
             Self::Stateful => "stateful",
+            Self::NoPrefill => "no_prefill",
             Self::Refused => "refused",
         }
     }
@@ -122,6 +126,48 @@ impl Missing {
             Self::NotRemote => "not_remote",
             Self::NoBlocks => "no_blocks",
             Self::NoAddress => "no_address",
+        }
+    }
+}
+
+/// A step or the end of a handoff's way: issued = fetched + released + stranded, once all have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandoffEnd {
+    /// A prefill engine gave it.
+    Issued,
+    /// A decode engine was sent it.
+    Fetched,
+    /// It was given back.
+    Released,
+    /// Left to its lease: no decode engine was up to give it back through.
+    StrandedNoDecode,
+    /// Left to its lease: no decode engine could be reached.
+    StrandedUnreachable,
+    /// Left to its lease: too many wait to be given back.
+    StrandedQueueFull,
+}
+
+impl HandoffEnd {
+    /// Every step, for metrics that exist from the start.
+    pub const ALL: [Self; 6] = [
+        Self::Issued,
+        Self::Fetched,
+        Self::Released,
+        Self::StrandedNoDecode,
+        Self::StrandedUnreachable,
+        Self::StrandedQueueFull,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Issued => "issued",
+            Self::Fetched => "fetched",
+            Self::Released => "released",
+            Self::StrandedNoDecode => "stranded_no_decode",
+            Self::StrandedUnreachable => "stranded_unreachable",
+            Self::StrandedQueueFull => "stranded_queue_full",
         }
     }
 }

@@ -6,3 +6,4 @@ pub mod dial;
 pub mod head;
 pub mod pool;
 pub mod prefill;
+pub mod verdict;

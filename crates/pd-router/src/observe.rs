@@ -13,7 +13,7 @@ use prometheus::{
 };
 use record::Outcome;
 
-use crate::ids::{Missing, WholeReason};
+use crate::ids::{HandoffEnd, Leg, Missing, WholeReason};
 
 /// The `api` label of paths that need no handoff.
 pub const ONE_HOP: &str = "one_hop";
@@ -36,6 +36,8 @@ pub struct Observe {
     ttft: HistogramVec,
     whole: IntCounterVec,
     missing: IntCounterVec,
+    handoffs: IntCounterVec,
+    retries: IntCounterVec,
     /// Members of clients' own handoffs that were cut from bodies.
     pub stripped: IntCounter,
     in_flight: IntGauge,
@@ -83,6 +85,13 @@ impl Observe {
                 "Prefill answers without a handoff that a decode engine could use.",
                 &["reason"],
             )?,
+            handoffs: counters(
+                r,
+                "pd_router_handoffs_total",
+                "Handoffs by step: issued = fetched + released + stranded, once all have ended.",
+                &["state"],
+            )?,
+            retries: counters(r, "pd_router_retries_total", "Tries after the first, by leg.", &["leg"])?,
             stripped: IntCounter::new(
                 "pd_router_stripped_client_params_total",
                 "Members of clients' own handoffs, and routing headers, that were cut from requests.",
@@ -109,6 +118,12 @@ impl Observe {
         for reason in WholeReason::ALL {
             self.whole.with_label_values(&[reason.as_str()]);
         }
+        for end in HandoffEnd::ALL {
+            self.handoffs.with_label_values(&[end.as_str()]);
+        }
+        for leg in [Leg::Prefill, Leg::Decode, Leg::OneHop] {
+            self.retries.with_label_values(&[leg.as_str()]);
+        }
         for reason in Missing::ALL {
             self.missing.with_label_values(&[reason.as_str()]);
         }
@@ -130,9 +145,25 @@ impl Observe {
         self.missing.with_label_values(&[reason.as_str()]).inc();
     }
 
+    /// Counts a step of a handoff's way.
+    pub fn handoff(&self, end: HandoffEnd) {
+        self.handoffs.with_label_values(&[end.as_str()]).inc();
+    }
+
+    /// Counts a try after the first, after this leg failed.
+    pub fn retry(&self, leg: Leg) {
+        self.retries.with_label_values(&[leg.as_str()]).inc();
+    }
+
     fn request(&self, api: &str, outcome: Outcome, took: Duration) {
         self.requests.with_label_values(&[api, outcome.as_str()]).inc();
         self.seconds.with_label_values(&[api]).observe(took.as_secs_f64());
+    }
+
+    /// Requests in flight now.
+    #[must_use]
+    pub fn in_flight(&self) -> i64 {
+        self.in_flight.get()
     }
 
     /// Everything in the Prometheus text format 0.0.4.

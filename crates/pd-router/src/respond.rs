@@ -1,7 +1,7 @@
 //! The one door from a fault to what the client sees: status, OpenAI error object, headers, outcome.
 
 use axum::body::Body;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde_json::json;
 
@@ -68,6 +68,15 @@ fn judge(fault: &Fault) -> Verdict {
             "buffers_full",
             "the bodies in flight fill this router's buffers (--max-buffered-bytes); try again",
         ),
+        Fault::QueueFull => Verdict {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            ..overload("queue_full", "this router serves and queues as many requests as it may; try again")
+        },
+        Fault::QueueSlow { seconds } => overload(
+            "queue_timeout",
+            format!("no slot became free within {seconds} s (--queue-timeout-secs); try again"),
+        ),
+        Fault::Draining => overload("draining", "this router is about to end; send the request to another"),
         Fault::UnknownPath => {
             client(StatusCode::NOT_FOUND, "unknown_path", "this router serves no such path; see its README")
         }
@@ -97,7 +106,7 @@ fn client(status: StatusCode, code: &str, message: impl Into<String>) -> Verdict
     }
 }
 
-fn overload(code: &str, message: &str) -> Verdict {
+fn overload(code: &str, message: impl Into<String>) -> Verdict {
     Verdict {
         kind: "overloaded_error",
         outcome: Outcome::Shed,
@@ -130,9 +139,19 @@ fn leg(failure: &Failure) -> Verdict {
         Leg::OneHop => "the engine",
     };
     let (status, what, message) = match &failure.kind {
-        FailureKind::Connect(_) | FailureKind::ConnectSlow => {
+        FailureKind::Connect(_) => {
             (StatusCode::SERVICE_UNAVAILABLE, "unreachable", format!("{engine} cannot be reached; try again"))
         }
+        FailureKind::ConnectSlow => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "connect_timeout",
+            format!("{engine} could not be connected to in time (--connect-timeout-secs); try again"),
+        ),
+        FailureKind::MissingHandoff => (
+            StatusCode::BAD_GATEWAY,
+            "missing_handoff",
+            format!("{engine} gave no handoff that decode could use"),
+        ),
         FailureKind::Reset { .. } => {
             (StatusCode::BAD_GATEWAY, "reset", format!("{engine} closed the connection before its answer"))
         }
@@ -168,6 +187,9 @@ impl Verdict {
         let mut response = json_response(self.status, &body);
         if self.retry_after {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.code == "draining" {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(allow) = self.allow {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));

@@ -48,6 +48,8 @@ pub enum FaultKind {
     Missing(Missing),
     /// A handoff of another transfer mode.
     TransferMode(String),
+    /// Answers 200 with these events: a failed load is an error as the first of them.
+    EventStream(String),
     /// Answers 200 with what no engine answers.
     Junk(Junk),
     /// `/health` answers this status.

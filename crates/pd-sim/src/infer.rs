@@ -97,6 +97,10 @@ async fn before(
                 let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
                 return Ok(Some((StatusCode::OK, headers, text.to_owned())));
             }
+            FaultKind::EventStream(events) => {
+                let headers = HeaderMap::from_iter([(CONTENT_TYPE, EVENT_STREAM)]);
+                return Ok(Some((StatusCode::OK, headers, events.clone())));
+            }
             FaultKind::StallAfter(_)
             | FaultKind::ResetAfter(_)
             | FaultKind::CloseAfter(_)
@@ -336,6 +340,7 @@ fn with_faults(mut steps: Vec<Step>, faults: &[FaultKind]) -> Vec<Step> {
             | FaultKind::Missing(_)
             | FaultKind::TransferMode(_)
             | FaultKind::Junk(_)
+            | FaultKind::EventStream(_)
             | FaultKind::Health(_) => continue,
         };
         let next = steps.get(after).cloned();

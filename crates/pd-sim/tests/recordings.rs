@@ -1,7 +1,7 @@
 //! Replays recorded requests of real vLLM engines (0.32.0, two CPU engines over NIXL, model `tiny`) against
 //! simulated ones and compares shapes: status, content type, member names in order, JSON types, event types.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;

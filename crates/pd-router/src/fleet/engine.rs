@@ -1,11 +1,23 @@
-//! One engine as the router knows it: where it is, what it is for, how many requests it has from us.
+//! One engine as the router knows it: where it is, what it is for, how it does, how many requests it has.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
+use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::breaker::{self, Breaker, Ticket, Verdict};
+use super::health::{self, Health};
 use super::url::EngineUrl;
 use crate::ids::Role;
 use crate::observe::engine::EngineMetrics;
+
+/// The most engine ids that are remembered of one URL: one a data-parallel rank.
+const KNOWN_IDS_MAX: usize = 64;
 
 /// One vLLM server process.
 #[derive(Debug)]
@@ -14,15 +26,40 @@ pub struct Engine {
     role: Role,
     url: EngineUrl,
     metrics: EngineMetrics,
+    breaker_settings: breaker::Settings,
+    breaker: Breaker,
+    pairs: ArcSwap<HashMap<u64, Arc<Breaker>>>,
+    failed_with: AtomicU64,
+    health: Mutex<Health>,
+    up: AtomicBool,
+    epoch: AtomicU64,
+    known_ids: Mutex<Vec<Bytes>>,
+    version: ArcSwapOption<String>,
+    probe_now: Notify,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl Engine {
-    /// An engine under an id that no other engine of this process had or will have.
+    /// An engine under an id that no other engine of this process had or will have; its health is unknown.
     #[must_use]
-    pub fn new(role: Role, url: EngineUrl, metrics: EngineMetrics) -> Arc<Self> {
-        Arc::new(Self { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), role, url, metrics })
+    pub fn new(role: Role, url: EngineUrl, metrics: EngineMetrics, breaker: breaker::Settings) -> Arc<Self> {
+        Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            role,
+            url,
+            metrics,
+            breaker_settings: breaker,
+            breaker: Breaker::new(breaker),
+            pairs: ArcSwap::default(),
+            failed_with: AtomicU64::new(0),
+            health: Mutex::default(),
+            up: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            known_ids: Mutex::default(),
+            version: ArcSwapOption::empty(),
+            probe_now: Notify::new(),
+        })
     }
 
     /// Its id in this process; never used again.
@@ -49,22 +86,171 @@ impl Engine {
         &self.metrics
     }
 
-    /// Counts one request in flight until the guard is dropped.
+    /// Its breaker.
     #[must_use]
-    pub fn begin(self: &Arc<Self>) -> InFlight {
+    pub const fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    /// Whether it gets traffic, its breaker aside.
+    #[must_use]
+    pub fn up(&self) -> bool {
+        self.up.load(Ordering::Acquire)
+    }
+
+    /// What is known of it.
+    #[must_use]
+    pub fn health(&self) -> health::State {
+        self.health.lock().state()
+    }
+
+    /// Counts its lives; engine connections of an older one are not used again.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// What its `/version` said.
+    #[must_use]
+    pub fn version(&self) -> Option<Arc<String>> {
+        self.version.load_full()
+    }
+
+    /// Takes what its `/version` said.
+    pub fn set_version(&self, version: Option<String>) {
+        self.version.store(version.map(Arc::new));
+    }
+
+    /// A probe was answered well or not.
+    pub fn probed(&self, good: bool, settings: health::Settings) {
+        let mut health = self.health.lock();
+        if health.probed(good, settings) {
+            self.show(health.state(), "probe");
+        }
+    }
+
+    /// A live connection was refused or reset: out at once, and probed at once.
+    pub fn eject(&self, why: &'static str) {
+        let mut health = self.health.lock();
+        if health.eject() {
+            self.metrics.ejections.inc();
+            self.new_life();
+            self.show(health.state(), why);
+            self.probe_now.notify_one();
+        }
+    }
+
+    /// Whether a live connection put it out and probes have not said yet that it is gone.
+    #[must_use]
+    pub fn ejected(&self) -> bool {
+        self.health.lock().ejected()
+    }
+
+    /// Waits until a probe is wanted before its time.
+    pub async fn probe_wanted(&self) {
+        self.probe_now.notified().await;
+    }
+
+    /// Notes the engine id of a handoff; one that was never seen of this URL means that the engine restarted.
+    pub fn seen_as(&self, id: &Bytes) {
+        if id.is_empty() {
+            return;
+        }
+        let mut known = self.known_ids.lock();
+        if known.contains(id) {
+            return;
+        }
+        if !known.is_empty() {
+            tracing::info!(engine = %self.url, "the engine has a new id: it restarted");
+            self.new_life();
+        }
+        if known.len() == KNOWN_IDS_MAX {
+            known.remove(0);
+        }
+        known.push(id.clone());
+    }
+
+    /// The breaker of this decode engine's work for one prefill engine, if that ever failed.
+    #[must_use]
+    pub fn pair(&self, prefill: u64) -> Option<Arc<Breaker>> {
+        let pairs = self.pairs.load();
+        if pairs.is_empty() { None } else { pairs.get(&prefill).cloned() }
+    }
+
+    /// A decode leg with a handoff failed: the pair is at fault, and the decode engine itself only where it
+    /// also failed with another prefill engine since its last success. Returns whether it is.
+    pub fn failed_in_pair(&self, prefill: u64, ticket: Option<Ticket>, now: Instant) -> bool {
+        let pair = self.pair(prefill).unwrap_or_else(|| {
+            let fresh = Arc::new(Breaker::new(self.breaker_settings));
+            self.pairs.rcu(|pairs| {
+                let mut pairs = HashMap::clone(pairs);
+                pairs.entry(prefill).or_insert_with(|| Arc::clone(&fresh));
+                pairs
+            });
+            self.pair(prefill).unwrap_or(fresh)
+        });
+        pair.say(ticket.unwrap_or_else(|| pair.force(now)), Verdict::Failure, now);
+        let before = self.failed_with.swap(prefill, Ordering::AcqRel);
+        before != 0 && before != prefill
+    }
+
+    /// A decode leg with a handoff went well.
+    pub fn succeeded_in_pair(&self) {
+        if self.failed_with.load(Ordering::Acquire) != 0 {
+            self.failed_with.store(0, Ordering::Release);
+        }
+    }
+
+    /// Lets one request go to this engine: counted, and past the breaker, until the guard is dropped. None
+    /// while the breaker is open or another request tries, unless `force`.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, force: bool) -> Option<InFlight> {
+        let now = Instant::now();
+        let ticket = if force { self.breaker.force(now) } else { self.breaker.enter(now)? };
         self.metrics.in_flight.inc();
-        InFlight { engine: Arc::clone(self) }
+        Some(InFlight { engine: Arc::clone(self), ticket: Some(ticket) })
+    }
+
+    fn new_life(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.breaker.reset();
+        self.pairs.store(Arc::default());
+    }
+
+    fn show(&self, state: health::State, why: &'static str) {
+        self.up.store(state == health::State::Up, Ordering::Release);
+        self.metrics.up.set(i64::from(state == health::State::Up));
+        let state = state.as_str();
+        tracing::info!(engine = %self.url, role = self.role.as_str(), why, "engine is {state}");
     }
 }
 
-/// One request in flight at an engine; dropping it ends the count.
+/// One request in flight at an engine. Dropping it ends the count; without a verdict it says nothing of the
+/// engine.
 #[derive(Debug)]
 pub struct InFlight {
     engine: Arc<Engine>,
+    ticket: Option<Ticket>,
+}
+
+impl InFlight {
+    /// The engine.
+    #[must_use]
+    pub const fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Says what the request tells of the engine; the first word counts.
+    pub fn say(&mut self, verdict: Verdict) {
+        if let Some(ticket) = self.ticket.take() {
+            self.engine.breaker.say(ticket, verdict, Instant::now());
+        }
+    }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        self.say(Verdict::Neutral);
         self.engine.metrics.in_flight.dec();
     }
 }

@@ -16,8 +16,14 @@ pub const FIELD: &str = "kv_transfer_params";
 pub const REQUEST: &str = "{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,\
                            \"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null}";
 
-const FIELDS: [&str; 5] =
-    ["do_remote_prefill", "remote_block_ids", "remote_host", "remote_port", "transfer_mode"];
+const FIELDS: [&str; 6] = [
+    "do_remote_prefill",
+    "remote_block_ids",
+    "remote_engine_id",
+    "remote_host",
+    "remote_port",
+    "transfer_mode",
+];
 
 /// What a prefill answer of status 2xx brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +64,15 @@ pub fn find(answer: &Bytes) -> Found {
     if !is_some(text("remote_host")) || !is_some(text("remote_port")) {
         return Found::Missing(Missing::NoAddress);
     }
-    Found::Usable(Handoff { raw })
+    let engine_id = answer.slice_ref(text("remote_engine_id"));
+    Found::Usable(Handoff { raw, engine_id })
+}
+
+/// Whether a prefill answer says that its generation failed, which vLLM does under status 200.
+#[must_use]
+pub fn failed(answer: &Bytes) -> bool {
+    memchr::memmem::find(answer, b"\"finish_reason\":\"error\"").is_some()
+        || memchr::memmem::find(answer, b"\"finish_reason\": \"error\"").is_some()
 }
 
 fn value<'a>(answer: &'a Bytes, object: &Object, name: &str) -> &'a [u8] {

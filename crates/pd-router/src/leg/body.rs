@@ -54,11 +54,40 @@ impl Body for ChainBody {
 pub struct AnswerBody {
     incoming: Incoming,
     lease: Option<Lease>,
+    first: Option<Frame<Bytes>>,
 }
 
 impl AnswerBody {
     pub(super) const fn new(incoming: Incoming, lease: Lease) -> Self {
-        Self { incoming, lease: Some(lease) }
+        Self { incoming, lease: Some(lease), first: None }
+    }
+
+    /// Waits for the first bytes, which then come first again: while none went on, all can be done again.
+    ///
+    /// # Errors
+    /// The connection ended.
+    pub async fn await_first(&mut self) -> Result<(), hyper::Error> {
+        if self.first.is_none() {
+            self.first = std::future::poll_fn(|cx| self.poll_incoming(cx)).await.transpose()?;
+        }
+        Ok(())
+    }
+
+    /// Puts bytes in front of what is still to come.
+    pub fn put_first(&mut self, bytes: Bytes) {
+        self.first = Some(Frame::data(bytes));
+    }
+
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        if frame.is_none() || self.incoming.is_end_stream() {
+            if let Some(lease) = self.lease.take() {
+                lease.give_back();
+            }
+        } else if matches!(frame, Some(Err(_))) {
+            self.lease = None;
+        }
+        Poll::Ready(frame)
     }
 }
 
@@ -70,22 +99,24 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
-        if frame.is_none() || self.incoming.is_end_stream() {
-            if let Some(lease) = self.lease.take() {
-                lease.give_back();
-            }
-        } else if matches!(frame, Some(Err(_))) {
-            self.lease = None;
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(first))),
+            None => self.poll_incoming(cx),
         }
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.first.is_none() && self.incoming.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        let held = self.first.as_ref().and_then(Frame::data_ref).map_or(0, |data| data.len() as u64);
+        let rest = self.incoming.size_hint();
+        let mut both = SizeHint::new();
+        both.set_lower(held + rest.lower());
+        if let Some(upper) = rest.upper() {
+            both.set_upper(held + upper);
+        }
+        both
     }
 }

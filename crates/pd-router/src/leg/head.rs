@@ -55,6 +55,18 @@ impl Head {
         Self { method, path_and_query, headers }
     }
 
+    /// The client's headers, as every leg carries them.
+    #[must_use]
+    pub const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The method.
+    #[must_use]
+    pub const fn method(&self) -> &Method {
+        &self.method
+    }
+
     /// The request of one leg to one engine.
     #[must_use]
     pub fn request(&self, leg: Leg, url: &EngineUrl, body: Chain) -> Request<ChainBody> {

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
@@ -44,6 +45,7 @@ pub struct LegClient {
 struct Idle {
     sender: SendRequest<ChainBody>,
     since: Instant,
+    epoch: u64,
 }
 
 /// A connection in use for one exchange.
@@ -51,6 +53,7 @@ struct Idle {
 pub(super) struct Lease {
     client: Arc<LegClient>,
     engine: u64,
+    epoch: u64,
     sender: SendRequest<ChainBody>,
 }
 
@@ -64,7 +67,7 @@ impl Lease {
         let shelf = shelves.entry(self.engine).or_default();
         shelf.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed());
         if shelf.len() < IDLE_CONNECTIONS_MAX {
-            shelf.push(Idle { sender: self.sender, since: Instant::now() });
+            shelf.push(Idle { sender: self.sender, since: Instant::now(), epoch: self.epoch });
         }
     }
 }
@@ -86,7 +89,7 @@ impl LegClient {
     }
 
     /// Sends a request to an engine and waits for the head of the answer. `make` builds the request, again
-    /// where it is sent again.
+    /// where it is sent again. `sent` is true while any byte of it may have left.
     ///
     /// # Errors
     /// [`FailureKind`]; [`FailureKind::nothing_sent`] says whether the engine can have seen any of it.
@@ -94,11 +97,12 @@ impl LegClient {
         self: &Arc<Self>,
         engine: &Engine,
         resend: Resend,
+        sent: &AtomicBool,
         make: impl Fn() -> Request<ChainBody>,
     ) -> Result<Response<AnswerBody>, FailureKind> {
         let mut request = make();
-        while let Some(sender) = self.take_idle(engine.id()) {
-            match self.send(engine, sender, request).await {
+        while let Some(sender) = self.take_idle(engine) {
+            match self.send(engine, sender, sent, request).await {
                 Ok(answer) => return Ok(answer),
                 Err(Some(unsent)) => request = unsent,
                 Err(None) if resend == Resend::Once => {
@@ -109,7 +113,7 @@ impl LegClient {
             }
         }
         let sender = self.connect(engine).await?;
-        match self.send(engine, sender, request).await {
+        match self.send(engine, sender, sent, request).await {
             Ok(answer) => Ok(answer),
             Err(Some(_)) => Err(FailureKind::Connect(Cow::Borrowed("closed at once"))),
             Err(None) => Err(FailureKind::Reset { reused: false }),
@@ -121,19 +125,28 @@ impl LegClient {
         self: &Arc<Self>,
         engine: &Engine,
         mut sender: SendRequest<ChainBody>,
+        sent: &AtomicBool,
         request: Request<ChainBody>,
     ) -> Result<Response<AnswerBody>, Option<Request<ChainBody>>> {
-        let answer: Response<Incoming> =
-            sender.try_send_request(request).await.map_err(|mut error| error.take_message())?;
-        let lease = Lease { client: Arc::clone(self), engine: engine.id(), sender };
+        sent.store(true, Ordering::Relaxed);
+        let result: Result<Response<Incoming>, _> = sender.try_send_request(request).await;
+        let answer = result.map_err(|mut error| {
+            let unsent = error.take_message();
+            sent.store(unsent.is_none(), Ordering::Relaxed);
+            unsent
+        })?;
+        let (client, epoch) = (Arc::clone(self), engine.epoch());
+        let lease = Lease { client, engine: engine.id(), epoch, sender };
         Ok(answer.map(|incoming| AnswerBody::new(incoming, lease)))
     }
 
     /// The idle connection used last, if one is still good.
-    fn take_idle(&self, engine: u64) -> Option<SendRequest<ChainBody>> {
+    fn take_idle(&self, engine: &Engine) -> Option<SendRequest<ChainBody>> {
+        let epoch = engine.epoch();
         let mut shelves = self.shelves.lock();
-        let shelf = shelves.get_mut(&engine)?;
-        shelf.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed());
+        let shelf = shelves.get_mut(&engine.id())?;
+        let good = |idle: &mut Idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed();
+        shelf.retain_mut(|idle| idle.epoch == epoch && good(idle));
         let ready = shelf.iter().rposition(|idle| idle.sender.is_ready())?;
         Some(shelf.remove(ready).sender)
     }

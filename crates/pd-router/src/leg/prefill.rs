@@ -1,6 +1,7 @@
 //! The prefill leg: one token, not streamed; its answer is read whole and looked at once.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,8 +11,10 @@ use super::body::AnswerBody;
 use super::decode::Answer;
 use super::head::Head;
 use super::pool::{LegClient, Resend};
+use super::verdict;
 use crate::failure::{Failure, FailureKind};
-use crate::fleet::engine::Engine;
+use crate::fleet::breaker::Verdict;
+use crate::fleet::engine::InFlight;
 use crate::handoff::Handoff;
 use crate::handoff::nixl::{self, Found};
 use crate::ids::{Leg, Missing};
@@ -28,8 +31,8 @@ pub enum Prefilled {
     Handoff(Handoff),
     /// A good answer that brought none.
     Missing(Missing),
-    /// A status other than 2xx: the client's answer.
-    Refused(Answer),
+    /// A status other than 2xx.
+    Refused(Box<Answer>),
 }
 
 /// Runs the prefill leg on one engine.
@@ -38,41 +41,56 @@ pub enum Prefilled {
 /// [`Failure`] if the engine gave no answer in `limit`, or one that is no engine's.
 pub async fn prefill(
     client: &Arc<LegClient>,
-    engine: &Arc<Engine>,
+    mut in_flight: InFlight,
     head: &Head,
     body: &Chain,
     limit: Duration,
 ) -> Result<Prefilled, Failure> {
-    let in_flight = engine.begin();
+    let engine = Arc::clone(in_flight.engine());
     engine.metrics().requests.inc();
     let timer = engine.metrics().answer_seconds.start_timer();
+    let sent = AtomicBool::new(false);
     let whole = async {
         let make = || head.request(Leg::Prefill, engine.url(), body.clone());
-        let answer = client.exchange(engine, Resend::Once, make).await?;
-        if !answer.status().is_success() {
-            return Ok(Prefilled::Refused(Answer { response: answer, in_flight }));
-        }
-        look(&read(answer.into_body()).await?)
+        let answer = client.exchange(&engine, Resend::Once, &sent, make).await?;
+        if answer.status().is_success() { Ok(Err(read(answer.into_body()).await?)) } else { Ok(Ok(answer)) }
     };
     let result = tokio::time::timeout(limit, whole)
         .await
         .unwrap_or_else(|_| Err(FailureKind::Slow { seconds: limit.as_secs() }));
     timer.observe_duration();
-    if !matches!(&result, Ok(prefilled) if !prefilled.is_error()) {
-        engine.metrics().errors.inc();
-    }
-    result.map_err(|kind| Failure::new(Leg::Prefill, kind))
-}
-
-impl Prefilled {
-    fn is_error(&self) -> bool {
-        matches!(self, Self::Refused(answer) if answer.response.status().is_server_error())
+    let found = match result {
+        Ok(Ok(response)) => {
+            in_flight.say(verdict::of_status(&engine, response.status(), response.headers()));
+            return Ok(Prefilled::Refused(Box::new(Answer {
+                response,
+                in_flight,
+                leg: Leg::Prefill,
+                pair: None,
+            })));
+        }
+        Ok(Err(bytes)) => look(&bytes),
+        Err(kind) => Err(kind),
+    };
+    match found {
+        Ok(found) => {
+            if let Prefilled::Handoff(handoff) = &found {
+                engine.seen_as(handoff.engine_id());
+            }
+            in_flight.say(Verdict::Success);
+            Ok(found)
+        }
+        Err(kind) => {
+            in_flight.say(verdict::of_failure(&engine, &kind));
+            Err(Failure::new(Leg::Prefill, kind))
+        }
     }
 }
 
 fn look(answer: &Bytes) -> Result<Prefilled, FailureKind> {
     match nixl::find(answer) {
         Found::Usable(handoff) => Ok(Prefilled::Handoff(handoff)),
+        Found::Missing(_) if nixl::failed(answer) => Err(FailureKind::BadAnswer("a generation that failed")),
         Found::Missing(reason) => Ok(Prefilled::Missing(reason)),
         Found::OtherMode(mode) => Err(FailureKind::TransferMode(mode)),
         Found::NotJson => Err(FailureKind::BadAnswer("not a JSON object")),

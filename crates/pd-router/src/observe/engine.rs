@@ -12,6 +12,8 @@ pub struct EngineFamilies {
     requests: IntCounterVec,
     errors: IntCounterVec,
     answer_seconds: HistogramVec,
+    up: IntGaugeVec,
+    ejections: IntCounterVec,
 }
 
 /// One engine's handles.
@@ -25,6 +27,10 @@ pub struct EngineMetrics {
     pub errors: IntCounter,
     /// Prefill: request to whole answer. Decode: request to the head of the answer.
     pub answer_seconds: Histogram,
+    /// 1 while the engine gets traffic, its breaker aside.
+    pub up: IntGauge,
+    /// How often a live connection that was refused or reset put it out.
+    pub ejections: IntCounter,
 }
 
 impl EngineFamilies {
@@ -46,6 +52,13 @@ impl EngineFamilies {
                 labels,
                 LEG_SECONDS,
             )?,
+            up: gauges(registry, "pd_router_engine_up", "1 while an engine is up.", labels)?,
+            ejections: counters(
+                registry,
+                "pd_router_engine_ejections_total",
+                "How often a live connection that was refused or reset put an engine out.",
+                labels,
+            )?,
         })
     }
 
@@ -58,6 +71,8 @@ impl EngineFamilies {
             requests: self.requests.with_label_values(labels),
             errors: self.errors.with_label_values(labels),
             answer_seconds: self.answer_seconds.with_label_values(labels),
+            up: self.up.with_label_values(labels),
+            ejections: self.ejections.with_label_values(labels),
         }
     }
 }

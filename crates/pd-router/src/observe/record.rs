@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::Observe;
 
 /// How a request ended.
@@ -56,6 +58,7 @@ pub struct Record {
     started: Instant,
     outcome: Option<Outcome>,
     first_event: Option<Duration>,
+    slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Record {
@@ -63,13 +66,25 @@ impl Record {
     #[must_use]
     pub fn open(observe: &Arc<Observe>, api: &'static str) -> Self {
         observe.in_flight.inc();
-        Self { observe: Arc::clone(observe), api, started: Instant::now(), outcome: None, first_event: None }
+        Self {
+            observe: Arc::clone(observe),
+            api,
+            started: Instant::now(),
+            outcome: None,
+            first_event: None,
+            slot: None,
+        }
     }
 
     /// The families, for what is counted on the way.
     #[must_use]
     pub fn observe(&self) -> &Observe {
         &self.observe
+    }
+
+    /// Holds the request's slot to its end.
+    pub fn hold(&mut self, slot: OwnedSemaphorePermit) {
+        self.slot = Some(slot);
     }
 
     /// Says how it ended; the first word counts.

@@ -3,18 +3,18 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use thiserror::Error;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::Settings;
-use crate::fleet::engine::InFlight;
-use crate::leg::body::AnswerBody;
+use super::first::{First, Step};
+use super::{Again, Settings, whole};
+use crate::fleet::breaker::Verdict;
+use crate::leg::decode::Answer;
 use crate::observe::record::{Outcome, Record};
 use crate::request::api::StreamError;
 use crate::sse::SseScanner;
@@ -25,38 +25,50 @@ use crate::sse::SseScanner;
 #[error("the engine broke its answer off")]
 pub struct BrokenOff;
 
-#[derive(Debug)]
-struct Events {
-    scanner: SseScanner,
-    error: Option<StreamError>,
-    idle_timeout: Duration,
-    idle: Pin<Box<Sleep>>,
-}
+type Next = Option<Result<Frame<Bytes>, BrokenOff>>;
 
 /// An answer's body on its way.
 #[derive(Debug)]
 pub struct Relay {
-    answer: AnswerBody,
+    answer: Answer,
     record: Record,
-    status: StatusCode,
+    settings: Settings,
+    scanner: Option<SseScanner>,
+    first: First,
+    timer: Option<Pin<Box<Sleep>>>,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    broken: Option<&'static str>,
     close_delimited: bool,
-    events: Option<Events>,
     ended: bool,
-    _in_flight: InFlight,
 }
 
 impl Relay {
-    pub(super) fn new(answer: AnswerBody, in_flight: InFlight, record: Record, status: StatusCode) -> Self {
-        Self {
+    pub(super) fn new(
+        answer: Answer,
+        record: Record,
+        settings: Settings,
+        events: bool,
+        again: Option<Box<dyn Again>>,
+    ) -> Self {
+        let first_byte = events.then(|| Instant::now() + settings.first_byte_timeout);
+        let until = first_byte.into_iter().chain(settings.deadline).min();
+        let mut relay = Self {
+            cut: Box::pin(settings.cut.clone().cancelled_owned()),
             answer,
             record,
-            status,
+            settings,
+            scanner: events.then(SseScanner::default),
+            first: First::hold(again),
+            timer: until.map(|until| Box::pin(tokio::time::sleep_until(until))),
+            broken: None,
             close_delimited: false,
-            events: None,
             ended: false,
-            _in_flight: in_flight,
+        };
+        // hyper asks no body for a frame that says it is empty.
+        if relay.answer.response.body().is_end_stream() {
+            relay.end();
         }
-        .if_empty()
+        relay
     }
 
     pub(super) const fn close_delimited(mut self, close_delimited: bool) -> Self {
@@ -64,68 +76,156 @@ impl Relay {
         self
     }
 
-    pub(super) fn events(mut self, settings: Option<Settings>) -> Self {
-        self.events = settings.map(|settings| Events {
-            scanner: SseScanner::default(),
-            error: settings.stream_error,
-            idle_timeout: settings.idle_timeout,
-            idle: Box::pin(tokio::time::sleep(settings.idle_timeout)),
-        });
-        self
-    }
-
-    /// hyper asks no body for a frame that says it is empty.
-    fn if_empty(mut self) -> Self {
-        if self.answer.is_end_stream() {
-            self.end();
+    /// What came from the engine: on to the client, or held, or the cause of another try.
+    fn take(&mut self, data: Bytes) -> Option<Bytes> {
+        let Some(scanner) = &mut self.scanner else { return Some(data) };
+        scanner.feed(&data);
+        if scanner.data_events() > 0 {
+            self.record.first_event();
         }
-        self
-    }
-
-    fn pass(&mut self, data: &Bytes) {
-        if let Some(events) = &mut self.events {
-            events.scanner.feed(data);
-            events.idle.as_mut().reset(Instant::now() + events.idle_timeout);
-            if events.scanner.data_events() > 0 {
-                self.record.first_event();
+        if let Some(timer) = &mut self.timer {
+            let idle = Instant::now() + self.settings.idle_timeout;
+            timer.as_mut().reset(self.settings.deadline.map_or(idle, |deadline| deadline.min(idle)));
+        }
+        match self.first.take(data, scanner) {
+            Step::Pass(data) => Some(data),
+            Step::Wait => None,
+            Step::Retry => {
+                self.answer.settle(Verdict::Failure);
+                None
             }
-        }
-        if self.answer.is_end_stream() {
-            self.end();
         }
     }
 
     fn end(&mut self) {
         self.ended = true;
-        let outcome = match &self.events {
-            Some(events) if events.scanner.failed() => Outcome::EngineError,
-            Some(events) if events.error.is_some() && !events.scanner.done() && self.status.is_success() => {
-                Outcome::IncompleteStream
-            }
-            Some(_) | None if self.status.is_server_error() => Outcome::EngineError,
-            Some(_) | None => Outcome::Ok,
-        };
-        self.record.end(outcome);
+        let success = self.answer.response.status().is_success();
+        let (failed, incomplete) = self.scanner.as_ref().map_or((false, false), |scanner| {
+            (scanner.failed(), success && self.settings.stream_error.is_some() && !scanner.done())
+        });
+        self.answer.settle(if failed { Verdict::Failure } else { whole(success) });
+        self.record.end(if failed || self.answer.response.status().is_server_error() {
+            Outcome::EngineError
+        } else if incomplete {
+            Outcome::IncompleteStream
+        } else {
+            Outcome::Ok
+        });
     }
 
     /// The engine is gone. Between two events the client is told in the stream; elsewhere the transfer is
     /// aborted, so that half an answer never looks like a whole one.
-    fn break_off(&mut self, code: &'static str) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn break_off(&mut self, code: &'static str) -> Next {
         self.ended = true;
-        self.record.end(Outcome::EngineError);
-        let told = self.events.as_ref().filter(|events| events.scanner.between_events());
-        match told.and_then(|events| events.error) {
-            Some(error) => Poll::Ready(Some(Ok(Frame::data(error_event(error, code))))),
-            None => Poll::Ready(Some(Err(BrokenOff))),
+        let between = self.scanner.as_ref().is_some_and(SseScanner::between_events);
+        self.record.end(if code == "router_draining" { Outcome::RouterError } else { Outcome::EngineError });
+        match self.settings.stream_error.filter(|_| between) {
+            Some(error) => Some(Ok(Frame::data(error_event(error, code)))),
+            None => Some(Err(BrokenOff)),
         }
     }
 
-    fn idle_is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        self.events.as_mut().is_some_and(|events| events.idle.as_mut().poll(cx).is_ready())
+    /// The engine failed: before the first event another try, after it the end.
+    fn failed(&mut self, code: &'static str, eject: bool) -> Option<Next> {
+        if eject {
+            self.answer.in_flight.engine().metrics().errors.inc();
+            self.answer.in_flight.engine().eject("connection reset");
+        }
+        self.answer.settle(Verdict::Failure);
+        match self.first.retry() {
+            Step::Retry => {
+                self.broken = Some(code);
+                None
+            }
+            Step::Pass(_) | Step::Wait => Some(self.break_off(code)),
+        }
     }
 
-    fn cut_short(&self) -> bool {
-        self.close_delimited && self.events.as_ref().is_some_and(|events| !events.scanner.between_events())
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        loop {
+            if let First::Retrying { .. } = self.first {
+                match ready!(self.poll_retry(cx)) {
+                    Some(end) => return Poll::Ready(end),
+                    None => continue,
+                }
+            }
+            let frame = match Pin::new(self.answer.response.body_mut()).poll_frame(cx) {
+                Poll::Pending => return self.poll_limits(cx),
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(Some(Err(_))) => match self.failed("decode_broke_off", true) {
+                    Some(end) => return Poll::Ready(end),
+                    None => continue,
+                },
+                Poll::Ready(None) => return Poll::Ready(self.came_to_its_end()),
+            };
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            };
+            if let Some(data) = self.take(data) {
+                if self.answer.response.body().is_end_stream() {
+                    self.end();
+                }
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+        }
+    }
+
+    fn came_to_its_end(&mut self) -> Next {
+        let whole = self.scanner.as_ref().is_none_or(SseScanner::between_events);
+        if self.close_delimited && !whole {
+            return self.break_off("decode_broke_off");
+        }
+        let held = self.first.pass();
+        self.end();
+        (!held.is_empty()).then(|| Ok(Frame::data(held)))
+    }
+
+    /// Another try, under the headers that are out: its stream goes on in the place of the failed one.
+    fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<Option<Next>> {
+        let First::Retrying { retrying, .. } = &mut self.first else { return Poll::Ready(None) };
+        let (again, answer) = ready!(retrying.as_mut().poll(cx));
+        match answer.filter(|answer| answer.response.status().is_success() && super::is_events(answer)) {
+            Some(answer) => {
+                self.answer = answer;
+                self.scanner = Some(SseScanner::default());
+                self.first = First::hold(Some(again));
+                self.broken = None;
+                Poll::Ready(None)
+            }
+            None => Poll::Ready(self.give_up()),
+        }
+    }
+
+    /// No other try: the error event of the failed one and its end, which the engine sent behind it; or the
+    /// router's own, where the engine broke off.
+    fn give_up(&mut self) -> Option<Next> {
+        let error = self.first.pass();
+        self.scanner = Some(SseScanner::default());
+        if let Some(code) = self.broken.take() {
+            return Some(self.break_off(code));
+        }
+        self.answer.response.body_mut().put_first(error);
+        None
+    }
+
+    fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(self.break_off("router_draining"));
+        }
+        let over = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
+        if !over {
+            return Poll::Pending;
+        }
+        let total = self.settings.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if total {
+            self.answer.settle(Verdict::Failure);
+            return Poll::Ready(self.break_off("request_timeout"));
+        }
+        match self.failed("decode_idle_timeout", false) {
+            Some(end) => Poll::Ready(end),
+            None => self.poll_answer(cx),
+        }
     }
 }
 
@@ -133,45 +233,28 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = BrokenOff;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next> {
         let relay = self.get_mut();
-        if relay.ended {
-            return Poll::Ready(None);
-        }
-        match Pin::new(&mut relay.answer).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    relay.pass(data);
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Poll::Ready(Some(Err(_))) => relay.break_off("decode_broke_off"),
-            Poll::Ready(None) if relay.cut_short() => relay.break_off("decode_broke_off"),
-            Poll::Ready(None) => {
-                relay.end();
-                Poll::Ready(None)
-            }
-            Poll::Pending if relay.idle_is_over(cx) => relay.break_off("decode_idle_timeout"),
-            Poll::Pending => Poll::Pending,
-        }
+        if relay.ended { Poll::Ready(None) } else { relay.poll_answer(cx) }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended || self.answer.is_end_stream()
+        self.ended
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.answer.size_hint()
+        if self.scanner.is_some() { SizeHint::default() } else { self.answer.response.body().size_hint() }
     }
 }
 
 /// The event, or events, that tell a stream's reader that it ends here.
 fn error_event(error: StreamError, code: &str) -> Bytes {
     let message = match code {
-        "decode_idle_timeout" => "the decode engine fell silent in the middle of the stream",
+        "decode_idle_timeout" => {
+            "the decode engine fell silent (--first-byte-timeout-secs, --idle-timeout-secs)"
+        }
+        "request_timeout" => "the request took longer than it may (--request-timeout-secs)",
+        "router_draining" => "the router ends and does not wait any longer (--drain-timeout-secs)",
         _ => "the decode engine ended the stream before its end",
     };
     let text = match error {

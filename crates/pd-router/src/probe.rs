@@ -1,0 +1,116 @@
+//! The loops that feed health: one an engine, in parallel, each with its own jittered timer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::fleet::engine::Engine;
+use crate::fleet::{Fleet, health};
+use crate::task;
+
+/// How engines are probed.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Between two probes of an engine that is up.
+    pub interval: Duration,
+    /// How long a probe may take.
+    pub timeout: Duration,
+    /// The path that is asked for.
+    pub path: String,
+    /// How many probes change the state.
+    pub health: health::Settings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
+            path: "/health".to_owned(),
+            health: health::Settings { failure_threshold: 3, success_threshold: 2 },
+        }
+    }
+}
+
+/// The first wait of an engine that is not known yet or was put out by a live connection; it doubles from
+/// probe to probe up to the interval.
+const QUICK: Duration = Duration::from_millis(100);
+
+/// The probes' HTTP client cannot be built.
+#[derive(Debug, Error)]
+#[error("cannot build the client of the health probes: {0}")]
+pub struct ProbeError(#[from] reqwest::Error);
+
+/// Starts a loop for each engine on the calling runtime.
+///
+/// # Errors
+/// [`ProbeError`].
+pub fn start(
+    fleet: &Arc<Fleet>,
+    settings: &Settings,
+    tls: &Arc<rustls::ClientConfig>,
+) -> Result<(), ProbeError> {
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .timeout(settings.timeout)
+        .pool_max_idle_per_host(0)
+        .redirect(reqwest::redirect::Policy::none())
+        .tls_backend_preconfigured(rustls::ClientConfig::clone(tls))
+        .build()?;
+    let snapshot = fleet.snapshot();
+    for engine in snapshot.prefill.iter().chain(&snapshot.decode) {
+        task::background(watch(Arc::clone(engine), Arc::clone(fleet), client.clone(), settings.clone()));
+    }
+    Ok(())
+}
+
+async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, settings: Settings) {
+    let mut quick = Some(QUICK);
+    let mut complained = false;
+    loop {
+        let was_up = engine.up();
+        let good = probe(&engine, &client, &settings.path, &mut complained).await;
+        engine.probed(good, settings.health);
+        if engine.up() {
+            quick = None;
+            if !was_up {
+                engine.set_version(version(&engine, &client).await);
+                fleet.note_versions();
+            }
+        }
+        let wait = quick.unwrap_or_else(|| jittered(settings.interval));
+        quick = quick.map(|quick| quick * 2).filter(|quick| *quick < settings.interval);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = engine.probe_wanted() => {
+                quick = Some(QUICK);
+                tokio::time::sleep(QUICK).await;
+            }
+        }
+    }
+}
+
+/// Within a tenth of the interval, so that a fleet is not probed in step.
+fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+async fn probe(engine: &Engine, client: &reqwest::Client, path: &str, complained: &mut bool) -> bool {
+    let answer = client.get(format!("{}{path}", engine.url())).send().await;
+    let status = answer.as_ref().map(reqwest::Response::status).ok();
+    // An engine that wants a key is alive; requests bring their own.
+    let good = status.is_some_and(|status| status.is_success() || matches!(status.as_u16(), 401 | 403));
+    if !good && !*complained && engine.health() != health::State::Down {
+        let error = answer.as_ref().err().map(ToString::to_string);
+        tracing::warn!(engine = %engine.url(), path, status = status.map(|s| s.as_u16()), error, "a health probe failed");
+    }
+    *complained = !good;
+    good
+}
+
+async fn version(engine: &Engine, client: &reqwest::Client) -> Option<String> {
+    let text = client.get(format!("{}/version", engine.url())).send().await.ok()?.text().await.ok()?;
+    let document: serde_json::Value = serde_json::from_str(&text).ok()?;
+    Some(document.get("version")?.as_str()?.to_owned())
+}
