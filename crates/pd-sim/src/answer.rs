@@ -2,19 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::ask::{self, Api, Ask};
-use crate::config::SimConfig;
+use crate::ask::{Api, Ask};
+use crate::choice::Choice;
 use crate::json::Doc;
-use crate::model;
-use crate::prompt::Prompt;
-
-/// One choice of an answer.
-#[derive(Clone, Debug)]
-pub(crate) struct Choice {
-    pub(crate) index: usize,
-    pub(crate) prompt: Prompt,
-    pub(crate) ids: Vec<u32>,
-}
+use crate::logprobs::{self, Part};
 
 /// A computed answer, before it is written down.
 #[derive(Clone, Debug)]
@@ -22,6 +13,7 @@ pub(crate) struct Computed {
     pub(crate) ask: Ask,
     pub(crate) id: String,
     pub(crate) model: String,
+    pub(crate) fingerprint: String,
     pub(crate) created: u64,
     pub(crate) choices: Vec<Choice>,
     /// The handoff that a prefill answer carries; `None` is null.
@@ -34,36 +26,6 @@ pub(crate) enum Params {
     Null,
     Absent,
     Some(Box<Doc>),
-}
-
-/// The tokens that an engine gives for these digests, one a prompt.
-pub(crate) fn choices(ask: &Ask, digests: &[u64]) -> Vec<Choice> {
-    let mut all = Vec::new();
-    for (prompt, digest) in ask.prompts.iter().zip(digests) {
-        for choice in 0..ask.n {
-            let ids = (0..ask.max_tokens).map(|position| model::next(*digest, choice, position)).collect();
-            all.push(Choice { index: all.len(), prompt: prompt.clone(), ids });
-        }
-    }
-    all
-}
-
-/// The text that any engine, and any pair of engines, must give as first choice for this request; empty for
-/// a request that is refused. `max_tokens` stands for the request's own limit where that is absent.
-#[must_use]
-pub fn expected(path: &str, body: &Value, max_tokens: usize) -> String {
-    let model = body.get("model").and_then(Value::as_str).unwrap_or("sim").to_owned();
-    let config = SimConfig { model, default_max_tokens: max_tokens, ..SimConfig::default() };
-    let Some(Ok(ask)) = Api::on(path).map(|api| ask::read(&config, api, body)) else { return String::new() };
-    let digests: Vec<_> = ask.prompts.iter().map(|prompt| model::digest(&prompt.ids)).collect();
-    choices(&ask, &digests).first().map(Choice::text).unwrap_or_default()
-}
-
-impl Choice {
-    /// What was generated.
-    pub(crate) fn text(&self) -> String {
-        self.ids.iter().copied().map(model::piece).collect()
-    }
 }
 
 impl Computed {
@@ -104,14 +66,15 @@ impl Computed {
     }
 
     fn completions(&self) -> Doc {
+        let whole = |choice: &Choice| Part { prompt: self.ask.echo, tokens: 0..choice.ids.len() };
         let choice = |choice: &Choice| {
             let echoed = if self.ask.echo { choice.prompt.text.as_str() } else { "" };
             Doc::new()
                 .put("index", choice.index)
                 .put("text", format!("{echoed}{}", choice.text()))
-                .put("logprobs", self.ask.logprobs.then(|| completion_logprobs(&choice.ids)))
-                .put("finish_reason", "length")
-                .put("stop_reason", ())
+                .put("logprobs", logprobs::completion(&self.ask, choice, whole(choice)))
+                .put("finish_reason", choice.finish())
+                .put("stop_reason", &choice.stop)
                 .put("token_ids", self.ask.token_ids.then_some(&choice.ids))
                 .put("prompt_logprobs", self.prompt_logprobs(choice))
                 .put("prompt_token_ids", self.ask.token_ids.then_some(&choice.prompt.ids))
@@ -124,7 +87,7 @@ impl Computed {
             .put("model", &self.model)
             .put("choices", self.choices.iter().map(choice).collect::<Vec<_>>())
             .put("service_tier", ())
-            .put("system_fingerprint", "vllm-0.32.0-sim")
+            .put("system_fingerprint", &self.fingerprint)
             .put("usage", self.whole_usage());
         self.with_params(doc).nulls(&["ec_transfer_params", "metrics"])
     }
@@ -141,9 +104,12 @@ impl Computed {
             Doc::new()
                 .put("index", choice.index)
                 .put("message", message)
-                .put("logprobs", self.ask.logprobs.then(|| chat_logprobs(&choice.ids)))
-                .put("finish_reason", "length")
-                .put("stop_reason", ())
+                .put(
+                    "logprobs",
+                    self.ask.logprobs.map(|_| logprobs::chat(&choice.ids, self.ask.top_logprobs)),
+                )
+                .put("finish_reason", choice.finish())
+                .put("stop_reason", &choice.stop)
                 .put("token_ids", self.ask.token_ids.then_some(&choice.ids))
                 .put("routed_experts", ())
         };
@@ -155,7 +121,7 @@ impl Computed {
             .put("model", &self.model)
             .put("choices", self.choices.iter().map(choice).collect::<Vec<_>>())
             .put("service_tier", ())
-            .put("system_fingerprint", "vllm-0.32.0-sim")
+            .put("system_fingerprint", &self.fingerprint)
             .put("usage", self.whole_usage())
             .put("prompt_logprobs", first.and_then(|choice| self.prompt_logprobs(choice)))
             .put(
@@ -174,9 +140,19 @@ impl Computed {
             .put("role", "assistant")
             .put("content", json!([{"type": "text", "text": text}]))
             .put("model", &self.model)
-            .put("stop_reason", "max_tokens")
+            .put("stop_reason", self.message_stop())
             .put("usage", self.message_usage(self.generated()));
         if matches!(self.params, Params::Some(_)) { self.with_params(doc) } else { doc }
+    }
+
+    /// Why it ended, in the words of the messages API.
+    pub(crate) fn message_stop(&self) -> &'static str {
+        if self.stopped() { "stop_sequence" } else { "max_tokens" }
+    }
+
+    /// Whether the first choice ended before its limit.
+    fn stopped(&self) -> bool {
+        self.choices.first().is_some_and(|choice| !choice.stop.is_null())
     }
 
     pub(crate) fn message_usage(&self, generated: usize) -> Doc {
@@ -184,10 +160,7 @@ impl Computed {
     }
 
     fn generate(&self) -> Doc {
-        let choice = |choice: &Choice| {
-            let end = choice.ids.len();
-            generate_choice(choice.index, &choice.ids, Some(end))
-        };
+        let choice = |choice: &Choice| generate_choice(choice, &choice.ids, Some(choice.ids.len()));
         let doc = Doc::new()
             .put("request_id", &self.id)
             .put("model", &self.model)
@@ -204,8 +177,13 @@ impl Computed {
     /// The Responses document, as it starts or as it ends.
     pub(crate) fn response(&self, ended: bool) -> Doc {
         let output = if ended { vec![self.output_item(true)] } else { Vec::new() };
-        let status = if ended { "incomplete" } else { "in_progress" };
-        let details = ended.then(|| json!({"reason": "max_output_tokens"}));
+        let cut = ended && !self.stopped();
+        let status = match (ended, cut) {
+            (false, _) => "in_progress",
+            (true, true) => "incomplete",
+            (true, false) => "completed",
+        };
+        let details = cut.then(|| json!({"reason": "max_output_tokens"}));
         let doc = Doc::new()
             .put("id", &self.id)
             .put("created_at", self.created)
@@ -215,10 +193,10 @@ impl Computed {
             .put("object", "response")
             .put("output", output)
             .put("parallel_tool_calls", true)
-            .put("temperature", 0.0)
+            .put("temperature", self.ask.temperature.unwrap_or(1.0))
             .put("tool_choice", "none")
             .put("tools", json!([]))
-            .put("top_p", 1.0)
+            .put("top_p", self.ask.top_p.unwrap_or(1.0))
             .put("background", false)
             .put("max_output_tokens", self.ask.max_tokens)
             .nulls(&["max_tool_calls", "previous_response_id", "prompt", "reasoning"])
@@ -266,15 +244,10 @@ impl Computed {
             .put("phase", ())
     }
 
-    fn prompt_logprobs(&self, choice: &Choice) -> Option<Value> {
-        let one = |(at, id): (usize, &u32)| {
-            if at == 0 {
-                return Value::Null;
-            }
-            json!({ id.to_string(): {"logprob": model::logprob(*id, 0), "rank": 1, "decoded_token": model::piece(*id)} })
-        };
-        (self.ask.prompt_logprobs || (self.ask.echo && self.ask.logprobs))
-            .then(|| choice.prompt.ids.iter().enumerate().map(one).collect())
+    fn prompt_logprobs(&self, choice: &Choice) -> Option<Vec<Value>> {
+        let echoed = self.ask.logprobs.filter(|_| self.ask.echo);
+        let top = self.ask.prompt_logprobs.or(echoed)?;
+        Some(logprobs::prompt(&choice.prompt.ids, top))
     }
 }
 
@@ -288,31 +261,13 @@ pub(crate) fn output_text(text: &str, logprobs: Value) -> Doc {
 }
 
 /// One choice of a generate answer or chunk; `end` where it ends.
-pub(crate) fn generate_choice(index: usize, ids: &[u32], end: Option<usize>) -> Doc {
+pub(crate) fn generate_choice(choice: &Choice, ids: &[u32], end: Option<usize>) -> Doc {
     Doc::new()
-        .put("index", index)
-        .put("finish_reason", end.map(|_| "length"))
-        .put("stop_reason", ())
+        .put("index", choice.index)
+        .put("finish_reason", end.map(|_| choice.finish()))
+        .put("stop_reason", end.map(|_| &choice.stop))
         .put("token_ids", ids)
         .nulls(&["routed_experts", "sampling_mask"])
         .put("weight_versions", end.map(|end| json!([{"version": "default", "start": 0, "end": end}])))
         .put("logprobs", ())
-}
-
-/// Log-probabilities in the form of the completions API.
-pub(crate) fn completion_logprobs(ids: &[u32]) -> Value {
-    let tokens: Vec<_> = ids.iter().map(|id| model::piece(*id)).collect();
-    let chances: Vec<_> = ids.iter().map(|id| model::logprob(*id, 0)).collect();
-    let top: Vec<_> = ids.iter().map(|id| json!({ model::piece(*id): model::logprob(*id, 0) })).collect();
-    json!({"text_offset": vec![0; ids.len()], "token_logprobs": chances, "tokens": tokens, "top_logprobs": top})
-}
-
-/// Log-probabilities in the form of the chat API.
-pub(crate) fn chat_logprobs(ids: &[u32]) -> Value {
-    let one = |id: &u32| {
-        let token = model::piece(*id);
-        let bytes = token.as_bytes().to_vec();
-        json!({"token": token, "logprob": model::logprob(*id, 0), "bytes": bytes, "top_logprobs": []})
-    };
-    json!({ "content": ids.iter().map(one).collect::<Vec<_>>() })
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::config::SimConfig;
+use crate::config::{Role, SimConfig};
 use crate::error::ApiError;
 use crate::prompt::{self, Prompt};
 
@@ -58,9 +58,20 @@ pub(crate) struct Ask {
     pub(crate) include_usage: bool,
     pub(crate) continuous_usage: bool,
     pub(crate) echo: bool,
-    pub(crate) prompt_logprobs: bool,
-    pub(crate) logprobs: bool,
+    /// How many alternatives of each prompt token are asked for, if any.
+    pub(crate) prompt_logprobs: Option<usize>,
+    /// Likewise of each generated token; 1 where chat only says `true`.
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) top_logprobs: usize,
     pub(crate) token_ids: bool,
+    pub(crate) stop: Vec<String>,
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) min_tokens: usize,
+    /// `echo` with `max_tokens` 0: one token is computed and not shown.
+    pub(crate) silent: bool,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) top_p: Option<f64>,
+    /// The transfer parameters that the engine acts on, from whichever place.
     pub(crate) params: Value,
 }
 
@@ -93,15 +104,21 @@ pub(crate) fn read(config: &SimConfig, api: Api, body: &Value) -> Result<Ask, Ap
     let options = body.get("stream_options").filter(|options| !options.is_null());
     if options.is_some() && !stream {
         let message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)";
-        return Err(ApiError::bad(message, Some("stream_options")));
+        return Err(ApiError::bad(message, Some("stream_options")).early());
     }
     if let Some(model) = body.get("model").and_then(Value::as_str)
         && model != config.model
     {
         return Err(ApiError::no_model(model, &config.model));
     }
-    let prompts = prompt::read(api, body)?;
-    let max_tokens = limit(config, api, sampling)?;
+    let params = params(config.role, api, body)?;
+    let prompts = match prompt::given(&params).filter(|_| api == Api::Chat) {
+        Some(given) => vec![given],
+        None => prompt::read(api, body)?,
+    };
+    let echo = truthy(body.get("echo"));
+    let silent = echo && sampling.get("max_tokens").and_then(Value::as_i64) == Some(0);
+    let max_tokens = if silent { 1 } else { limit(config, api, sampling)? };
     let n = choices(sampling)?;
     let longest = prompts.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     if longest > config.max_model_len {
@@ -115,12 +132,64 @@ pub(crate) fn read(config: &SimConfig, api: Api, body: &Value) -> Result<Ask, Ap
         stream,
         include_usage: options.is_some_and(|options| truthy(options.get("include_usage"))),
         continuous_usage: options.is_some_and(|options| truthy(options.get("continuous_usage_stats"))),
-        echo: truthy(body.get("echo")),
-        prompt_logprobs: sampling.get("prompt_logprobs").is_some_and(|value| !value.is_null()),
-        logprobs: truthy(sampling.get("logprobs")),
+        echo,
+        prompt_logprobs: count(sampling.get("prompt_logprobs")),
+        logprobs: count(sampling.get("logprobs")),
+        top_logprobs: count(sampling.get("top_logprobs")).unwrap_or(0),
         token_ids: truthy(body.get("return_token_ids")),
-        params: body.get("kv_transfer_params").cloned().unwrap_or(Value::Null),
+        stop: list(sampling.get("stop"), |stop| {
+            stop.as_str().filter(|stop| !stop.is_empty()).map(str::to_owned)
+        }),
+        stop_ids: list(sampling.get("stop_token_ids"), |id| {
+            id.as_u64().and_then(|id| u32::try_from(id).ok())
+        }),
+        min_tokens: count(sampling.get("min_tokens")).unwrap_or(0),
+        silent,
+        temperature: sampling.get("temperature").and_then(Value::as_f64),
+        top_p: sampling.get("top_p").and_then(Value::as_f64),
+        params,
     })
+}
+
+/// A number, or 1 for `true`.
+fn count(value: Option<&Value>) -> Option<usize> {
+    let value = value?;
+    let number = value.as_u64().and_then(|count| usize::try_from(count).ok());
+    number.or_else(|| (value == &Value::Bool(true)).then_some(1))
+}
+
+/// The items of a list, or a lone item.
+fn list<T>(value: Option<&Value>, item: impl Fn(&Value) -> Option<T>) -> Vec<T> {
+    match value {
+        Some(Value::Array(items)) => items.iter().filter_map(item).collect(),
+        Some(other) => item(other).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// Where a client's own transfer parameters would reach the engine.
+pub(crate) fn side_door(api: Api, body: &Value) -> Option<&Value> {
+    match api {
+        Api::Generate => body.pointer("/sampling_params/extra_args"),
+        Api::Completions | Api::Chat | Api::Responses | Api::Messages => body.get("vllm_xargs"),
+    }
+}
+
+/// The transfer parameters: those of the body, else those of the side door.
+fn params(role: Role, api: Api, body: &Value) -> Result<Value, ApiError> {
+    let top = body.get("kv_transfer_params").filter(|params| !params.is_null());
+    if let Some(params) = top {
+        let bad = || {
+            let message = "Input should be a valid dictionary";
+            ApiError::schema("dict_type", "body.kv_transfer_params", message, params)
+        };
+        return if params.is_object() { Ok(params.clone()) } else { Err(bad()) };
+    }
+    match side_door(api, body).and_then(|door| door.get("kv_transfer_params")) {
+        Some(params) if params.is_object() => Ok(params.clone()),
+        Some(other) if !other.is_null() && role != Role::Plain => Err(ApiError::mute()),
+        Some(_) | None => Ok(Value::Null),
+    }
 }
 
 fn limit(config: &SimConfig, api: Api, sampling: &Value) -> Result<usize, ApiError> {

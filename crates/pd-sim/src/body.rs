@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use tokio::time::Sleep;
+use tokio::time::{Sleep, sleep_until};
 
 use crate::engine::{Engine, Running};
 
@@ -63,19 +63,33 @@ impl Drop for Open {
     }
 }
 
+/// Steps that are not known yet: the engine is still at work.
+type Work = Pin<Box<dyn Future<Output = Vec<Step>> + Send>>;
+
 /// The body.
-#[derive(Debug)]
 pub(crate) struct SimBody {
+    work: Option<Work>,
     steps: VecDeque<Step>,
+    /// When the next step is due; steps are timed from one another, not from when each was sent.
+    due: Instant,
     sleep: Option<Pin<Box<Sleep>>>,
     open: Open,
 }
 
 impl SimBody {
+    /// A body that is known.
     pub(crate) fn new(steps: impl IntoIterator<Item = Step>, mut open: Open) -> SimBody {
         let steps: VecDeque<_> = steps.into_iter().collect();
         open.ended = steps.is_empty();
-        SimBody { steps, sleep: None, open }
+        SimBody { work: None, steps, due: Instant::now(), sleep: None, open }
+    }
+
+    /// A body that follows a head which is sent at once, as a real engine's stream does.
+    pub(crate) fn later(work: impl Future<Output = Vec<Step>> + Send + 'static, open: Open) -> SimBody {
+        let mut body = SimBody::new([], open);
+        body.open.ended = false;
+        body.work = Some(Box::pin(work));
+        body
     }
 }
 
@@ -85,6 +99,10 @@ impl Body for SimBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let body = self.get_mut();
+        if let Some(work) = &mut body.work {
+            let Poll::Ready(steps) = work.as_mut().poll(cx) else { return Poll::Pending };
+            (body.work, body.steps, body.due) = (None, steps.into(), Instant::now());
+        }
         match body.steps.front() {
             None => return Poll::Ready(None),
             Some(Step::Hang) => return Poll::Pending,
@@ -94,12 +112,14 @@ impl Body for SimBody {
                 return Poll::Ready(Some(Err(Broken)));
             }
             Some(Step::Data(delay, _)) if !delay.is_zero() => {
-                let delay = *delay;
-                let sleep = body.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(delay)));
-                if sleep.as_mut().poll(cx).is_pending() {
-                    return Poll::Pending;
+                let due = body.due + *delay;
+                if due > Instant::now() {
+                    let sleep = body.sleep.get_or_insert_with(|| Box::pin(sleep_until(due.into())));
+                    if sleep.as_mut().poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
                 }
-                body.sleep = None;
+                (body.sleep, body.due) = (None, due);
             }
             Some(Step::Data(..)) => {}
         }
@@ -112,13 +132,13 @@ impl Body for SimBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.steps.is_empty()
+        self.work.is_none() && self.steps.is_empty()
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
         match self.steps.front() {
-            None => http_body::SizeHint::with_exact(0),
-            Some(_) => http_body::SizeHint::default(),
+            None if self.work.is_none() => http_body::SizeHint::with_exact(0),
+            None | Some(_) => http_body::SizeHint::default(),
         }
     }
 }

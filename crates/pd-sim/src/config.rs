@@ -69,6 +69,10 @@ pub struct SimConfig {
     pub load_timeout: Duration,
     /// On a failed load compute the prompt again (`kv_load_failure_policy=recompute`) instead of failing.
     pub recompute: bool,
+    /// A handoff that kills a real decode engine stops this one too, until it is restarted.
+    pub mortal: bool,
+    /// Requests computed at once; the rest waits (vLLM's `max_num_seqs`).
+    pub max_running: usize,
     /// How many requests the sim remembers.
     pub record_max: usize,
 }
@@ -97,6 +101,8 @@ impl Default for SimConfig {
             keep_alive: Duration::from_secs(5),
             load_timeout: Duration::from_secs(5),
             recompute: false,
+            mortal: false,
+            max_running: 1024,
             record_max: 10_000,
         }
     }

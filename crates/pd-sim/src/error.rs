@@ -70,6 +70,11 @@ impl ApiError {
         )
     }
 
+    /// 500 with an empty message, as for a string where the engine wants an object.
+    pub(crate) fn mute() -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", String::new(), None)
+    }
+
     /// 500: the engine's core died of this request.
     pub(crate) fn dead_core() -> ApiError {
         let message = "EngineCore encountered an issue. See stack trace (above) for the root cause.";

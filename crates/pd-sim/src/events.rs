@@ -4,10 +4,11 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answer::{self, Choice, Computed, output_text};
+use crate::answer::{self, Computed, output_text};
 use crate::ask::Api;
+use crate::choice::Choice;
 use crate::json::Doc;
-use crate::model;
+use crate::logprobs::{self, Part};
 
 /// One event; `token` marks those that bring one, between which the engine computes.
 #[derive(Clone, Debug)]
@@ -15,8 +16,6 @@ pub(crate) struct Event {
     pub(crate) token: bool,
     pub(crate) text: Bytes,
 }
-
-const FINGERPRINT: &str = "vllm-0.32.0-sim";
 
 /// Every event of a stream, in order.
 pub(crate) fn all(computed: &Computed) -> Vec<Event> {
@@ -50,16 +49,22 @@ fn chunks(computed: &Computed) -> Vec<Event> {
         };
         events.extend(computed.choices.iter().map(start));
     }
-    for position in 0..computed.ask.max_tokens {
-        for choice in &computed.choices {
+    if computed.ask.api == Api::Completions && computed.ask.echo {
+        events.extend(computed.choices.iter().map(|choice| data(false, &echo_chunk(computed, choice))));
+    }
+    let longest = computed.choices.iter().map(|choice| choice.ids.len()).max().unwrap_or(0);
+    for position in 0..longest {
+        for choice in computed.choices.iter().filter(|choice| position < choice.ids.len()) {
             let chunk = match computed.ask.api {
                 Api::Completions => completion_chunk(computed, choice, position),
                 Api::Generate => generate_chunk(computed, choice, position),
                 Api::Chat | Api::Responses | Api::Messages => chat_chunk(computed, choice, position),
             };
-            let signed = last(computed, position) && !computed.ask.include_usage;
+            let signed = choice.ends_at(position) && !computed.ask.include_usage;
             let chunk = match computed.ask.api {
-                Api::Completions | Api::Chat if signed => chunk.put("system_fingerprint", FINGERPRINT),
+                Api::Completions | Api::Chat if signed => {
+                    chunk.put("system_fingerprint", &computed.fingerprint)
+                }
                 Api::Completions | Api::Chat => counted(chunk, position + 1),
                 Api::Generate | Api::Responses | Api::Messages => chunk,
             };
@@ -70,7 +75,7 @@ fn chunks(computed: &Computed) -> Vec<Event> {
         let usage = base(computed)
             .put("choices", json!([]))
             .put("usage", computed.usage(computed.generated()))
-            .put("system_fingerprint", FINGERPRINT);
+            .put("system_fingerprint", &computed.fingerprint);
         events.push(data(false, &usage));
     }
     events.push(Event { token: false, text: Bytes::from_static(b"data: [DONE]\n\n") });
@@ -86,26 +91,34 @@ fn base(computed: &Computed) -> Doc {
         .put("model", &computed.model)
 }
 
-fn last(computed: &Computed, position: usize) -> bool {
-    position + 1 == computed.ask.max_tokens
-}
-
 fn token(choice: &Choice, position: usize) -> u32 {
     choice.ids.get(position).copied().unwrap_or_default()
 }
 
-fn completion_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
-    let id = token(choice, position);
-    let echoed = if computed.ask.echo && position == 0 { choice.prompt.text.as_str() } else { "" };
-    let first = (computed.ask.token_ids || computed.ask.echo) && position == 0;
+/// The prompt, in a chunk of its own before the first token.
+fn echo_chunk(computed: &Computed, choice: &Choice) -> Doc {
     let choice = Doc::new()
         .put("index", choice.index)
-        .put("text", format!("{echoed}{}", model::piece(id)))
-        .put("logprobs", computed.ask.logprobs.then(|| answer::completion_logprobs(&[id])))
-        .put("finish_reason", last(computed, position).then_some("length"))
-        .put("stop_reason", ())
+        .put("text", &choice.prompt.text)
+        .put("logprobs", logprobs::completion(&computed.ask, choice, Part { prompt: true, tokens: 0..0 }))
+        .nulls(&["finish_reason", "stop_reason"])
+        .put("prompt_token_ids", &choice.prompt.ids)
+        .put("token_ids", ());
+    base(computed).put("choices", [choice])
+}
+
+fn completion_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
+    let first = computed.ask.token_ids && !computed.ask.echo && position == 0;
+    let end = choice.ends_at(position);
+    let part = Part { prompt: false, tokens: position..position + 1 };
+    let choice = Doc::new()
+        .put("index", choice.index)
+        .put("text", choice.piece(position))
+        .put("logprobs", logprobs::completion(&computed.ask, choice, part))
+        .put("finish_reason", end.then(|| choice.finish()))
+        .put("stop_reason", end.then_some(&choice.stop))
         .put("prompt_token_ids", first.then_some(&choice.prompt.ids))
-        .put("token_ids", computed.ask.token_ids.then(|| vec![id]));
+        .put("token_ids", computed.ask.token_ids.then(|| vec![token(choice, position)]));
     base(computed).put("choices", [choice])
 }
 
@@ -117,30 +130,30 @@ fn chat_start(computed: &Computed, choice: &Choice) -> Doc {
 }
 
 fn chat_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
-    let id = token(choice, position);
+    let (id, end) = (token(choice, position), choice.ends_at(position));
     let chunk = Doc::new()
         .put("index", choice.index)
-        .put("delta", json!({"content": model::piece(id)}))
-        .put("logprobs", computed.ask.logprobs.then(|| answer::chat_logprobs(&[id])))
-        .put("finish_reason", last(computed, position).then_some("length"));
-    let chunk = if last(computed, position) { chunk.put("stop_reason", ()) } else { chunk };
+        .put("delta", json!({"content": choice.piece(position)}))
+        .put("logprobs", computed.ask.logprobs.map(|_| logprobs::chat(&[id], computed.ask.top_logprobs)))
+        .put("finish_reason", end.then(|| choice.finish()));
+    let chunk = if end { chunk.put("stop_reason", &choice.stop) } else { chunk };
     let chunk = chunk.put("token_ids", computed.ask.token_ids.then(|| vec![id]));
     base(computed).put("choices", [chunk])
 }
 
 fn generate_chunk(computed: &Computed, choice: &Choice, position: usize) -> Doc {
-    let end = last(computed, position).then_some(choice.ids.len());
+    let end = choice.ends_at(position).then_some(choice.ids.len());
     Doc::new()
         .put("request_id", &computed.id)
         .put("usage", ())
         .put("output_mode", "tokens")
-        .put("choices", [answer::generate_choice(choice.index, &[token(choice, position)], end)])
+        .put("choices", [answer::generate_choice(choice, &[token(choice, position)], end)])
 }
 
 fn responses(computed: &Computed) -> Vec<Event> {
     let item = computed.id.replacen("resp_", "msg_", 1);
     let text = computed.choices.first().map(Choice::text).unwrap_or_default();
-    let ids = computed.choices.first().map(|choice| choice.ids.clone()).unwrap_or_default();
+    let pieces = computed.choices.first().map(|choice| choice.pieces.clone()).unwrap_or_default();
     let part = |name: &'static str, part: Doc| {
         (
             name,
@@ -156,10 +169,10 @@ fn responses(computed: &Computed) -> Vec<Event> {
         ),
         part("response.content_part.added", output_text("", json!([]))),
     ];
-    for id in ids {
+    for piece in pieces {
         let delta = Doc::new()
             .put("content_index", 0)
-            .put("delta", model::piece(id))
+            .put("delta", piece)
             .put("item_id", &item)
             .put("logprobs", json!([]))
             .put("output_index", 0);
@@ -203,12 +216,12 @@ fn messages(computed: &Computed) -> Vec<Event> {
             &typed("content_block_start").put("content_block", block).put("index", 0),
         ),
     ];
-    for id in computed.choices.first().map(|choice| choice.ids.clone()).unwrap_or_default() {
-        let delta = Doc::new().put("type", "text_delta").put("text", model::piece(id));
+    for piece in computed.choices.first().map(|choice| choice.pieces.clone()).unwrap_or_default() {
+        let delta = Doc::new().put("type", "text_delta").put("text", piece);
         let document = typed("content_block_delta").put("delta", delta).put("index", 0);
         events.push(named(true, "content_block_delta", &document));
     }
-    let delta = Doc::new().put("stop_reason", "max_tokens").put("stop_sequence", ());
+    let delta = Doc::new().put("stop_reason", computed.message_stop()).put("stop_sequence", ());
     let usage = computed.message_usage(computed.generated());
     events.push(named(false, "content_block_stop", &typed("content_block_stop").put("index", 0)));
     events.push(named(

@@ -54,6 +54,14 @@ pub enum FaultKind {
     Junk(Junk),
     /// `/health` answers this status.
     Health(u16),
+    /// `/health` takes this long, in milliseconds.
+    HealthDelayMs(u64),
+    /// Refuses connections and resets those it has, until the faults are cleared.
+    Refuse,
+    /// Likewise for this long, in milliseconds.
+    RefuseMs(u64),
+    /// Dies, and is back after this long, in milliseconds, with a new id and nothing pinned.
+    RestartMs(u64),
 }
 
 /// How a handoff is missing.
@@ -108,7 +116,8 @@ impl Faults {
 
     /// The faults that the next inference request has.
     pub(crate) fn take(&mut self) -> Vec<FaultKind> {
-        let inference = |fault: &&mut Fault| !matches!(fault.kind, FaultKind::Health(_));
+        let inference =
+            |fault: &&mut Fault| !matches!(fault.kind, FaultKind::Health(_) | FaultKind::HealthDelayMs(_));
         let kinds = self
             .armed
             .iter_mut()
@@ -127,5 +136,51 @@ impl Faults {
         let status =
             |fault: &Fault| if let FaultKind::Health(status) = fault.kind { Some(status) } else { None };
         self.armed.iter().rev().find_map(status).unwrap_or(200)
+    }
+
+    /// How long `/health` takes.
+    pub(crate) fn health_delay(&self) -> Duration {
+        let delay = |fault: &Fault| {
+            if let FaultKind::HealthDelayMs(ms) = fault.kind { Some(Duration::from_millis(ms)) } else { None }
+        };
+        self.armed.iter().rev().find_map(delay).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_lasts_as_often_as_it_says() {
+        let mut faults = Faults::default();
+        faults.arm(Fault { kind: FaultKind::Stall, times: Some(2) });
+        faults.arm(Fault { kind: FaultKind::DelayMs(1), times: None });
+        assert_eq!((0..3).map(|_| faults.take().len()).collect::<Vec<_>>(), [2, 2, 1]);
+        faults.clear();
+        assert!(faults.take().is_empty());
+    }
+
+    #[test]
+    fn faults_of_health_leave_inference_alone() {
+        let mut faults = Faults::default();
+        faults.arm(Fault { kind: FaultKind::Health(503), times: None });
+        faults.arm(Fault { kind: FaultKind::HealthDelayMs(7), times: None });
+        assert!(faults.take().is_empty());
+        assert_eq!((faults.health(), faults.health_delay()), (503, Duration::from_millis(7)));
+    }
+
+    #[test]
+    fn faults_are_written_as_json() {
+        for text in [
+            r#"{"kind":"stall"}"#,
+            r#"{"kind":{"stall_after":2},"times":1}"#,
+            r#"{"kind":{"status":{"status":429,"body":"{}","retry_after":7}}}"#,
+            r#"{"kind":{"missing":"no_port"}}"#,
+            r#"{"kind":{"junk":"half"}}"#,
+            r#"{"kind":{"restart_ms":100}}"#,
+        ] {
+            assert!(serde_json::from_str::<Fault>(text).is_ok(), "{text}");
+        }
     }
 }

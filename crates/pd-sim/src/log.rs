@@ -61,6 +61,10 @@ impl Log {
     }
 
     pub(crate) fn change(&mut self, id: u64, change: impl FnOnce(&mut Recorded)) {
+        // GETs are not kept; their number is 0.
+        if id == 0 {
+            return;
+        }
         if let Some(found) = self.kept.iter_mut().rev().find(|recorded| recorded.id == id) {
             change(found);
         }

@@ -37,6 +37,30 @@ struct Args {
     /// How long an unfetched handoff stays pinned, in seconds
     #[arg(long, default_value_t = 30)]
     lease_secs: u64,
+    /// KV blocks of the pool
+    #[arg(long, default_value_t = 512)]
+    blocks: usize,
+    /// Tokens a block holds
+    #[arg(long, default_value_t = 32)]
+    block_size: usize,
+    /// Requests computed at once; the rest waits
+    #[arg(long, default_value_t = 1024)]
+    max_running: usize,
+    /// Longest prompt plus answer, in tokens
+    #[arg(long, default_value_t = 16_384)]
+    max_model_len: usize,
+    /// Answer length where the request names none
+    #[arg(long, default_value_t = 32)]
+    default_max_tokens: usize,
+    /// How long an idle connection is kept, in seconds
+    #[arg(long, default_value_t = 5)]
+    keep_alive_secs: u64,
+    /// Compute the prompt again when a handoff cannot be loaded, in the place of failing
+    #[arg(long)]
+    recompute: bool,
+    /// Die of a handoff that kills a real decode engine
+    #[arg(long)]
+    mortal: bool,
     /// What /version says
     #[arg(long, default_value = "0.32.0")]
     vllm_version: String,
@@ -62,6 +86,14 @@ impl Args {
             },
             lease: Duration::from_secs(self.lease_secs),
             version: self.vllm_version.clone(),
+            blocks: self.blocks,
+            block_size: self.block_size,
+            max_running: self.max_running,
+            max_model_len: self.max_model_len,
+            default_max_tokens: self.default_max_tokens,
+            keep_alive: Duration::from_secs(self.keep_alive_secs),
+            recompute: self.recompute,
+            mortal: self.mortal,
             ..SimConfig::new(role)
         }
     }

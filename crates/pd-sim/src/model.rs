@@ -9,7 +9,7 @@ const TAILS: [&str; 16] =
     ["n", "r", "st", "l", "m", "x", "ck", "nd", "ra", "to", "sé", "ph", "本", "ng", "w", "🙂"];
 
 /// Ids below this are words of the vocabulary; all others stand for pieces of prompts.
-const WORDS: u32 = 256;
+pub(crate) const WORDS: u32 = 256;
 
 static IDS: LazyLock<HashMap<String, u32>> = LazyLock::new(|| (0..WORDS).map(|id| (piece(id), id)).collect());
 
@@ -44,8 +44,8 @@ pub(crate) fn next(digest: u64, choice: usize, position: usize) -> u32 {
 }
 
 /// A log-probability that looks like one and depends on the token alone.
-pub(crate) fn logprob(id: u32, rank: usize) -> f64 {
-    -0.25 - f64::from(id % 64) / 64.0 - rank as f64
+pub(crate) fn logprob(id: u32, rank: u32) -> f64 {
+    -0.25 - f64::from(id % 64) / 64.0 - f64::from(rank)
 }
 
 fn mix(value: u64) -> u64 {

@@ -1,6 +1,7 @@
 //! The paths beside inference: health, models, version, load, metrics, tokenizer, and the simulator's own.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use crate::ask::Api;
 use crate::engine::Engine;
 use crate::fault::Fault;
 use crate::json::Doc;
+use crate::life;
 use crate::prompt::Prompt;
 
 /// An answer that is there at once.
@@ -40,8 +42,12 @@ const POSTS: [&str; 6] = [
 ];
 
 /// Answers a request that is no inference.
-pub(crate) fn answer(engine: &Engine, method: &Method, path: &str, body: &Bytes) -> Page {
-    let get = matches!(*method, Method::GET | Method::HEAD);
+pub(crate) fn answer(engine: &Arc<Engine>, method: &Method, path: &str, body: &Bytes) -> Page {
+    let get = matches!(*method, Method::GET | Method::HEAD) || (*method == Method::POST && path == "/ping");
+    if *method == Method::DELETE && path == "/sim/fault" {
+        life::heal(engine);
+        return json_page(&json!({ "armed": false }));
+    }
     if GETS.contains(&path) {
         return if get { get_page(engine, path) } else { wrong_method("GET") };
     }
@@ -74,7 +80,7 @@ fn get_page(engine: &Engine, path: &str) -> Page {
     }
 }
 
-fn post_page(engine: &Engine, path: &str, body: &Bytes) -> Page {
+fn post_page(engine: &Arc<Engine>, path: &str, body: &Bytes) -> Page {
     let Ok(document) = serde_json::from_slice::<Value>(body) else {
         return page(StatusCode::BAD_REQUEST, "application/json", r#"{"detail":"JSON decode error"}"#);
     };
@@ -83,7 +89,7 @@ fn post_page(engine: &Engine, path: &str, body: &Bytes) -> Page {
     match path {
         "/sim/fault" => match serde_json::from_value::<Fault>(document) {
             Ok(fault) => {
-                engine.faults().arm(fault);
+                life::arm(engine, fault);
                 json_page(&json!({ "armed": true }))
             }
             Err(error) => page(
@@ -140,13 +146,14 @@ fn metrics(engine: &Engine) -> String {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed) as f64;
     let mut text = String::new();
     for (name, kind, value) in [
-        ("vllm:num_requests_running", "gauge", engine.running() as f64),
-        ("vllm:num_requests_waiting", "gauge", 0.0),
+        ("vllm:num_requests_running", "gauge", engine.running().saturating_sub(engine.waiting()) as f64),
+        ("vllm:num_requests_waiting", "gauge", engine.waiting() as f64),
         ("vllm:kv_cache_usage_perc", "gauge", usage),
         ("vllm:prompt_tokens_total", "counter", count(&engine.prompt_tokens)),
         ("vllm:generation_tokens_total", "counter", count(&engine.generated_tokens)),
         ("vllm:request_success_total", "counter", count(&engine.succeeded)),
         ("vllm:nixl_num_kv_expired_reqs_total", "counter", view.expired as f64),
+        ("vllm:nixl_num_failed_transfers_total", "counter", count(&engine.failed_transfers)),
         ("vllm:external_prefix_cache_hits_total", "counter", count(&engine.external_tokens)),
     ] {
         // Writing to a String cannot fail.

@@ -25,6 +25,12 @@ impl Prompt {
     pub(crate) fn of_ids(ids: Vec<u32>) -> Prompt {
         Prompt { text: ids.iter().copied().map(model::piece).collect(), ids }
     }
+
+    /// The text of each token.
+    pub(crate) fn pieces(&self) -> Vec<String> {
+        let own: Vec<_> = pieces(&self.text).map(str::to_owned).collect();
+        if own.len() == self.ids.len() { own } else { self.ids.iter().copied().map(model::piece).collect() }
+    }
 }
 
 /// Cuts before each run of white space that follows a word.
@@ -52,6 +58,11 @@ pub(crate) fn read(api: Api, body: &Value) -> Result<Vec<Prompt>, ApiError> {
             Ok(vec![Prompt::of_ids(ids(value).ok_or_else(bad)?)])
         }
     }
+}
+
+/// The prompt that a chat decode leg takes in the place of its own (`kv_transfer_params.prompt_token_ids`).
+pub(crate) fn given(params: &Value) -> Option<Prompt> {
+    params.get("prompt_token_ids").and_then(ids).map(Prompt::of_ids)
 }
 
 fn completions(prompt: &Value) -> Result<Vec<Prompt>, ApiError> {

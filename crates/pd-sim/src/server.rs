@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::SockRef;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use crate::ask::Api;
 use crate::body::{Broken, Open, ResetFlag, SimBody, Step};
@@ -21,10 +21,12 @@ use crate::engine::Engine;
 use crate::{infer, pages};
 
 /// Accepts until dropped.
-pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let tasks = engine.tasks();
-        tasks.spawn(connection(stream, Arc::clone(&engine)));
+pub(crate) async fn serve(engine: Arc<Engine>) {
+    loop {
+        let (stream, shut) = engine.door().accept().await;
+        let served = connection(stream, Arc::clone(&engine));
+        // Dropping a connection resets it.
+        engine.tasks().spawn(async move { shut.run_until_cancelled_owned(served).await.unwrap_or_default() });
     }
 }
 
@@ -82,7 +84,7 @@ async fn handle(
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
     let path = parts.uri.path();
-    let log = if parts.method == Method::POST && path != "/sim/fault" {
+    let log = if parts.method == Method::POST && !path.starts_with("/sim/") {
         engine.log().begin(&parts, &body, engine.config().record_max)
     } else {
         0
@@ -90,30 +92,38 @@ async fn handle(
     let open = Open { engine: Arc::clone(&engine), log, reset, ended: false, running: None };
     let mut response = match Api::on(path).filter(|_| parts.method == Method::POST) {
         Some(api) => infer::infer(api, &parts.headers, body, open).await?,
-        None => page(&engine, &parts.method, path, &body, open),
+        None => page(&engine, &parts.method, path, &body, open).await,
     };
     response.headers_mut().insert(SERVER, HeaderValue::from_static("uvicorn"));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Origin"));
     let status = response.status().as_u16();
     engine.log().change(log, |recorded| recorded.status = Some(status));
     Ok(response)
 }
 
-fn page(engine: &Engine, method: &Method, path: &str, body: &Bytes, open: Open) -> Response<SimBody> {
+async fn page(
+    engine: &Arc<Engine>,
+    method: &Method,
+    path: &str,
+    body: &Bytes,
+    open: Open,
+) -> Response<SimBody> {
+    if path == "/health" {
+        let delay = engine.faults().health_delay();
+        tokio::time::sleep(delay).await;
+    }
     let page = pages::answer(engine, method, path, body);
     let length = page.text.len();
     let empty = page.text.is_empty() || *method == Method::HEAD;
     let steps = if empty { Vec::new() } else { vec![Step::Data(Duration::ZERO, Bytes::from(page.text))] };
     let mut response = Response::new(SimBody::new(steps, open));
     *response.status_mut() = page.status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
+    if length > 0 {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
+    }
     response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
     if let Some(allow) = page.allow {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
     }
     response
-}
-
-/// How long a stopped engine may take to let go of its port.
-pub(crate) fn deadline() -> Instant {
-    Instant::now() + Duration::from_secs(2)
 }

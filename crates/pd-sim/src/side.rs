@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::engine::Engine;
 use crate::ledger::Refusal;
 
-const LINE_MAX: u64 = 64 * 1024;
+/// A handoff lists its blocks, some digits each.
+const LINE_MAX: u64 = 1024 * 1024;
 
 /// What is to become of a handoff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,18 +28,27 @@ struct Call {
     op: Op,
     engine: String,
     request: String,
+    /// The whole handoff, as it came.
+    params: Value,
 }
 
 /// What the prefill engine says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The digest of the prompt.
-    Done(u64),
+    /// The blocks are the caller's.
+    Done {
+        /// The digest of the prompt.
+        digest: u64,
+        /// Whether the handoff came back other than it was issued.
+        altered: bool,
+    },
     Unknown,
     Served,
     Released,
     Expired,
-    /// Another engine, or another life of this one.
+    /// An earlier life of this engine issued it.
+    PastLife,
+    /// This engine never had that id.
     OtherEngine,
 }
 
@@ -65,7 +75,7 @@ async fn answer(mut stream: TcpStream, engine: &Engine) -> io::Result<()> {
 
 fn decide(engine: &Engine, call: &Call) -> Reply {
     if call.engine != engine.id() {
-        return Reply::OtherEngine;
+        return if engine.lived_as(&call.engine) { Reply::PastLife } else { Reply::OtherEngine };
     }
     let mut ledger = engine.ledger();
     ledger.expire(engine.config().lease);
@@ -73,8 +83,10 @@ fn decide(engine: &Engine, call: &Call) -> Reply {
         Op::Fetch => ledger.fetch(&call.request),
         Op::Release => ledger.release(&call.request),
     };
+    drop(ledger);
+    engine.freed();
     match done {
-        Ok(digest) => Reply::Done(digest),
+        Ok(issued) => Reply::Done { digest: issued.digest, altered: issued.params != call.params },
         Err(Refusal::Unknown) => Reply::Unknown,
         Err(Refusal::Served) => Reply::Served,
         Err(Refusal::Released) => Reply::Released,
@@ -86,7 +98,13 @@ fn decide(engine: &Engine, call: &Call) -> Reply {
 pub(crate) async fn call(op: Op, params: &Value, limit: Duration) -> io::Result<Reply> {
     let text = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let port = params.get("remote_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
-    let call = Call { op, engine: text("remote_engine_id"), request: text("remote_request_id") };
+    let mut as_issued = params.clone();
+    if let Some(members) = as_issued.as_object_mut() {
+        // The one member that a router may add.
+        members.remove("prompt_token_ids");
+    }
+    let call =
+        Call { op, engine: text("remote_engine_id"), request: text("remote_request_id"), params: as_issued };
     let exchange = async {
         let mut stream = TcpStream::connect((text("remote_host").as_str(), port.unwrap_or(0))).await?;
         let mut line = serde_json::to_string(&call)?;

@@ -4,23 +4,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
 use crate::config::SimConfig;
+use crate::door::Door;
 use crate::engine::Engine;
 use crate::fault::Fault;
 use crate::ledger::LedgerView;
+use crate::life;
 use crate::log::Recorded;
-use crate::task::Tasks;
-use crate::{server, side};
 
 /// One simulated engine. Dropping it ends it.
 #[derive(Debug)]
 pub struct Sim {
-    address: SocketAddr,
     engine: Arc<Engine>,
 }
 
@@ -34,35 +31,21 @@ impl Sim {
             .await?
             .next()
             .ok_or(io::ErrorKind::NotFound)?;
-        let listener = listen(address)?;
-        let address = listener.local_addr()?;
-        let engine = Engine::new(config, Tasks::new(Handle::current()));
-        let sim = Sim { address, engine };
-        sim.open(listener).await?;
-        Ok(sim)
-    }
-
-    async fn open(&self, listener: TcpListener) -> io::Result<()> {
-        let tasks = self.engine.tasks();
-        if self.engine.config().role.prefills() {
-            let side = TcpListener::bind((self.address.ip(), 0)).await?;
-            self.engine.set_side_port(side.local_addr()?.port());
-            tasks.spawn(side::serve(side, Arc::clone(&self.engine)));
-        }
-        tasks.spawn(server::serve(listener, Arc::clone(&self.engine)));
-        Ok(())
+        let engine = Engine::new(config, Door::new(address)?, Handle::current());
+        life::begin(&engine).await?;
+        Ok(Sim { engine })
     }
 
     /// Its base URL.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.addr())
     }
 
     /// Where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.address
+        self.engine.door().address()
     }
 
     /// The POST requests so far, in order; the oldest go when there are too many.
@@ -102,19 +85,25 @@ impl Sim {
         self.engine.id()
     }
 
-    /// Adds a fault.
+    /// Puts a fault in force, beside those that are.
     pub fn set_fault(&self, fault: Fault) {
-        self.engine.faults().arm(fault);
+        life::arm(&self.engine, fault);
     }
 
-    /// Removes every fault.
+    /// Ends every fault.
     pub fn clear_faults(&self) {
-        self.engine.faults().clear();
+        life::heal(&self.engine);
+    }
+
+    /// Requests that wait for a slot or for blocks now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.engine.waiting()
     }
 
     /// Dies: the port is closed and every connection reset.
     pub async fn stop(&self) {
-        self.engine.tasks().stop().await;
+        life::die(&self.engine).await;
     }
 
     /// Starts again on the same port: new id, nothing pinned.
@@ -122,29 +111,14 @@ impl Sim {
     /// # Errors
     /// The system's, if another process took the port.
     pub async fn restart(&self) -> io::Result<()> {
-        self.stop().await;
-        let deadline = server::deadline();
-        let listener = loop {
-            match listen(self.address) {
-                Ok(listener) => break listener,
-                Err(error) if std::time::Instant::now() > deadline => return Err(error),
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
-        };
-        self.engine.restart(Tasks::new(self.engine.tasks().runtime().clone()));
-        self.open(listener).await
+        life::restart(&self.engine).await
     }
 }
 
 impl Drop for Sim {
     fn drop(&mut self) {
+        self.engine.door().shut();
         self.engine.tasks().cancel();
+        self.engine.lasting().cancel();
     }
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(1024)
 }

@@ -37,6 +37,11 @@ impl Tasks {
         &self.runtime
     }
 
+    /// Whether the group was cancelled.
+    pub(crate) fn ended(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
     /// Drops every task of the group soon.
     pub(crate) fn cancel(&self) {
         self.token.cancel();
