@@ -8,7 +8,7 @@ use pd_router::app::Router;
 use pd_router::cli::Args;
 use pd_router::config::Config;
 use pd_router::fleet::url::EngineUrl;
-use pd_sim::{Latency, LedgerView, Role, Sim, SimConfig};
+use pd_sim::{Latency, LedgerView, Role, Sim, SimConfig, expected};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -93,6 +93,34 @@ impl Bed {
             text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
         let value = line.and_then(|line| line.rsplit(' ').next()).and_then(|value| value.parse().ok());
         value.unwrap_or_else(|| panic!("no series {series} in\n{text}"))
+    }
+
+    /// Sends chat requests and checks that each gives the right text, streamed or not.
+    pub async fn all_good(&self, count: usize, what: &str) {
+        let path = "/v1/chat/completions";
+        for number in 0..count {
+            let body = ask(path, &format!("request number {number}"), 6, number % 2 == 0);
+            let answer = self.post(path, &body).await;
+            assert_eq!((answer.status, answer.whole), (200, true), "{what} #{number}: {}", answer.text());
+            assert_eq!(text_of(path, &answer), expected(path, &body, 6), "{what} #{number}");
+        }
+    }
+
+    /// The router's counters of handoffs close, and no engine saw what a router must never do.
+    pub async fn closes(&self) {
+        let ended = |state: &str| self.metric(&format!("pd_router_handoffs_total{{state=\"{state}\"}}"));
+        until("the counters close", || {
+            let stranded =
+                ended("stranded_no_decode") + ended("stranded_unreachable") + ended("stranded_queue_full");
+            ended("issued") == ended("fetched") + ended("released") + stranded
+        })
+        .await;
+        self.clean().await;
+    }
+
+    /// No block is pinned on any prefill engine.
+    pub async fn nothing_pinned(&self) {
+        until("nothing is pinned", || self.ledgers().iter().all(|ledger| ledger.pinned == 0)).await;
     }
 }
 

@@ -15,7 +15,7 @@ use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::dispatch::Context;
 use crate::edge;
-use crate::fleet::engine::Engine;
+use crate::fleet::engine::{self, Engine};
 use crate::fleet::url::EngineUrl;
 use crate::fleet::{Fleet, Snapshot};
 use crate::ids::Role;
@@ -94,10 +94,16 @@ impl Router {
         let bind_error = |error| StartError::Bind { host: config.host.clone(), port: config.port, error };
         let listener = listen::bind(&config.host, config.port).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
+        raise_descriptor_limit();
         let observe = Arc::new(Observe::new(&APIS.each_ref().map(|api| api.name))?);
         let engines = |role: Role, urls: &[EngineUrl]| -> Vec<_> {
             let handles = |url: &EngineUrl| observe.engines().engine(role, url.as_str());
-            urls.iter().map(|url| Engine::new(role, url.clone(), handles(url), config.breaker)).collect()
+            let in_flight_max = match role {
+                Role::Prefill => config.prefill_per_engine_max,
+                Role::Decode => config.decode_per_engine_max,
+            };
+            let settings = engine::Settings { breaker: config.breaker, in_flight_max };
+            urls.iter().map(|url| Engine::new(role, url.clone(), handles(url), settings)).collect()
         };
         let fleet = Arc::new(Fleet::new(Snapshot {
             prefill: engines(Role::Prefill, &config.prefill),
@@ -236,5 +242,13 @@ impl Router {
         };
         let serve = listen::serve(listener, vec![worker], config.listen, Tasks::default(), self.stop.clone());
         crate::task::background(serve);
+    }
+}
+
+/// A stream takes two descriptors, and the soft limit is 1,024 on most systems.
+fn raise_descriptor_limit() {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) => tracing::info!(limit, "descriptor limit: each request in flight takes two"),
+        Err(error) => tracing::warn!(%error, "the descriptor limit could not be raised"),
     }
 }

@@ -40,6 +40,10 @@ pub struct Config {
     pub breaker: breaker::Settings,
     /// What to do when no prefill engine can serve.
     pub prefill_fallback: PrefillFallback,
+    /// The most requests in flight at one prefill engine.
+    pub prefill_per_engine_max: Option<usize>,
+    /// The most requests in flight at one decode engine.
+    pub decode_per_engine_max: Option<usize>,
     /// The cap on requests in flight.
     pub queue: Arc<Queue>,
     /// How the router ends.
@@ -103,6 +107,8 @@ impl Config {
             probe: probe::Settings::default(),
             breaker: breaker::Settings::default(),
             prefill_fallback: PrefillFallback::Error,
+            prefill_per_engine_max: None,
+            decode_per_engine_max: None,
             queue: Queue::new(CONCURRENT_MAX, QUEUE_MAX, Duration::from_secs(60)),
             drain: app::Drain::default(),
         })

@@ -59,6 +59,11 @@ impl Fleet {
         self.snapshot.load_full()
     }
 
+    /// Puts other engines in the place of these.
+    pub fn swap(&self, snapshot: Snapshot) {
+        self.snapshot.store(Arc::new(snapshot));
+    }
+
     /// Whether engines of different vLLM versions are in it, which never hand over to each other.
     #[must_use]
     pub fn mixed_versions(&self) -> bool {

@@ -85,10 +85,10 @@ impl Planner {
     }
 }
 
-/// The engines that are up and whose breaker is not open; where every breaker is, all that are up.
+/// The engines that are up, have room and whose breaker is not open; where every breaker is, all of them.
 fn serving(pool: &[Arc<Engine>]) -> Candidates {
     let now = Instant::now();
-    let up: Candidates = pool.iter().filter(|engine| engine.up()).cloned().collect();
+    let up: Candidates = pool.iter().filter(|engine| engine.up() && engine.has_room()).cloned().collect();
     let open = |engine: &Arc<Engine>| engine.breaker().state(now) == State::Open;
     if up.iter().any(open) && !up.iter().all(open) {
         return up.into_iter().filter(|engine| !open(engine)).collect();

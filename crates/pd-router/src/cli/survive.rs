@@ -103,6 +103,14 @@ pub struct Survive {
     #[arg(long, value_name = "SECS", default_value_t = 60, value_parser = secs, help_heading = "Limits")]
     pub queue_timeout_secs: u64,
 
+    /// Requests in flight at one prefill engine [default: no limit]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub max_prefill_per_engine: Option<usize>,
+
+    /// Requests in flight at one decode engine [default: no limit]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub max_decode_per_engine: Option<usize>,
+
     /// Time after SIGTERM in which new requests are still served, for load balancers that need to notice
     #[arg(long, value_name = "SECS", default_value_t = 0, help_heading = "The end")]
     pub drain_grace_secs: u64,
@@ -156,6 +164,8 @@ impl Survive {
         config.dispatch.handoff_age_max = Duration::from_secs(self.handoff_max_age_secs);
         let timeout = Duration::from_secs(self.queue_timeout_secs);
         config.queue = Queue::new(self.max_concurrent_requests, self.queue_size, timeout);
+        config.prefill_per_engine_max = self.max_prefill_per_engine;
+        config.decode_per_engine_max = self.max_decode_per_engine;
         config.drain.grace = Duration::from_secs(self.drain_grace_secs);
         config.drain.timeout = Duration::from_secs(self.drain_timeout_secs);
     }

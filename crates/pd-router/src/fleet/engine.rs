@@ -19,6 +19,15 @@ use crate::observe::engine::EngineMetrics;
 /// The most engine ids that are remembered of one URL: one a data-parallel rank.
 const KNOWN_IDS_MAX: usize = 64;
 
+/// What every engine of a role is held to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// When its breaker opens and closes.
+    pub breaker: breaker::Settings,
+    /// The most requests in flight at it.
+    pub in_flight_max: Option<usize>,
+}
+
 /// One vLLM server process.
 #[derive(Debug)]
 pub struct Engine {
@@ -26,6 +35,7 @@ pub struct Engine {
     role: Role,
     url: EngineUrl,
     metrics: EngineMetrics,
+    in_flight_max: i64,
     breaker_settings: breaker::Settings,
     breaker: Breaker,
     pairs: ArcSwap<HashMap<u64, Arc<Breaker>>>,
@@ -43,12 +53,14 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl Engine {
     /// An engine under an id that no other engine of this process had or will have; its health is unknown.
     #[must_use]
-    pub fn new(role: Role, url: EngineUrl, metrics: EngineMetrics, breaker: breaker::Settings) -> Arc<Self> {
+    pub fn new(role: Role, url: EngineUrl, metrics: EngineMetrics, settings: Settings) -> Arc<Self> {
+        let Settings { breaker, in_flight_max } = settings;
         Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             role,
             url,
             metrics,
+            in_flight_max: in_flight_max.map_or(i64::MAX, |max| i64::try_from(max).unwrap_or(i64::MAX)),
             breaker_settings: breaker,
             breaker: Breaker::new(breaker),
             pairs: ArcSwap::default(),
@@ -102,6 +114,12 @@ impl Engine {
     #[must_use]
     pub fn health(&self) -> health::State {
         self.health.lock().state()
+    }
+
+    /// Whether it has fewer requests in flight than it may.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.metrics.in_flight.get() < self.in_flight_max
     }
 
     /// Counts its lives; engine connections of an older one are not used again.
@@ -202,10 +220,14 @@ impl Engine {
     }
 
     /// Lets one request go to this engine: counted, and past the breaker, until the guard is dropped. None
-    /// while the breaker is open or another request tries, unless `force`.
+    /// while the engine has as many as it may, and while the breaker is open or another request tries, unless
+    /// `force`.
     #[must_use]
     pub fn begin(self: &Arc<Self>, force: bool) -> Option<InFlight> {
         let now = Instant::now();
+        if !self.has_room() {
+            return None;
+        }
         let ticket = if force { self.breaker.force(now) } else { self.breaker.enter(now)? };
         self.metrics.in_flight.inc();
         Some(InFlight { engine: Arc::clone(self), ticket: Some(ticket) })

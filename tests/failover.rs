@@ -1,42 +1,13 @@
 //! A request survives: whatever one engine of a role does before the first byte, the client sees nothing of
-//! it while another engine of that role can serve; no handoff is used twice and none stays pinned.
+//! it while another engine of that role can serve.
 
 use std::time::Duration;
 
 use pd_sim::{Fault, FaultKind, Junk, Missing, expected};
-use pd_tests::{Bed, ask, bed, bed_of, request, text_of, until};
+use pd_tests::{ask, bed, bed_of, text_of};
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
-
-/// Sends requests and checks that each gives the right text.
-async fn all_good(bed: &Bed, count: usize, what: &str) {
-    for number in 0..count {
-        let body = ask(CHAT, &format!("request number {number}"), 6, number % 2 == 0);
-        let answer = bed.post(CHAT, &body).await;
-        assert_eq!((answer.status, answer.whole), (200, true), "{what} #{number}: {}", answer.text());
-        assert_eq!(text_of(CHAT, &answer), expected(CHAT, &body, 6), "{what} #{number}");
-    }
-}
-
-/// The router's counters close, and no engine saw what a router must never do.
-async fn closes(bed: &Bed) {
-    let ended = |state: &str| bed.metric(&format!("pd_router_handoffs_total{{state=\"{state}\"}}"));
-    until("the counters close", || {
-        let stranded =
-            ended("stranded_no_decode") + ended("stranded_unreachable") + ended("stranded_queue_full");
-        ended("issued") == ended("fetched") + ended("released") + stranded
-    })
-    .await;
-    bed.clean().await;
-}
-
-/// No block is pinned on any prefill engine.
-async fn nothing_pinned(bed: &Bed) {
-    until("nothing is pinned", || bed.ledgers().iter().all(|ledger| ledger.pinned == 0)).await;
-}
 
 fn status(status: u16) -> FaultKind {
     FaultKind::Status { status, body: r#"{"error":{"message":"boom"}}"#.to_owned(), retry_after: None }
@@ -61,14 +32,14 @@ async fn one_of_two_prefill_engines_fails_in_every_way() {
         FaultKind::Junk(Junk::Half),
     ] {
         bed.prefill[0].set_fault(Fault { kind: kind.clone(), times: None });
-        all_good(&bed, 4, &format!("{kind:?}")).await;
+        bed.all_good(4, &format!("{kind:?}")).await;
         bed.prefill[0].clear_faults();
     }
-    nothing_pinned(&bed).await;
+    bed.nothing_pinned().await;
     // A handoff that the router never saw whole stays pinned until its lease ends.
     bed.prefill[0].set_fault(Fault { kind: FaultKind::CutInside(0), times: None });
-    all_good(&bed, 4, "an answer cut short").await;
-    closes(&bed).await;
+    bed.all_good(4, "an answer cut short").await;
+    bed.closes().await;
 }
 
 #[tokio::test]
@@ -88,10 +59,10 @@ async fn one_of_two_decode_engines_fails_in_every_way_before_its_first_event() {
         FaultKind::CloseAfter(0),
     ] {
         bed.decode[0].set_fault(Fault { kind: kind.clone(), times: None });
-        all_good(&bed, 4, &format!("{kind:?}")).await;
+        bed.all_good(4, &format!("{kind:?}")).await;
         bed.decode[0].clear_faults();
     }
-    closes(&bed).await;
+    bed.closes().await;
 }
 
 #[tokio::test]
@@ -117,7 +88,7 @@ async fn an_engine_that_is_down_costs_nothing_and_comes_back() {
     let bed = bed(2, 2, |config| config.probe.interval = Duration::from_secs(1)).await;
     bed.prefill[0].stop().await;
     bed.decode[1].stop().await;
-    all_good(&bed, 8, "two engines down").await;
+    bed.all_good(8, "two engines down").await;
     assert_eq!(
         bed.metric(&format!("pd_router_engine_up{{engine=\"{}\",role=\"prefill\"}}", bed.prefill[0].url())),
         0.0
@@ -125,9 +96,9 @@ async fn an_engine_that_is_down_costs_nothing_and_comes_back() {
     bed.prefill[0].restart().await.unwrap();
     bed.decode[1].restart().await.unwrap();
     tokio::time::timeout(Duration::from_secs(3), bed.router.all_up()).await.expect("back within 3 s");
-    all_good(&bed, 8, "after the restart").await;
+    bed.all_good(8, "after the restart").await;
     assert!(!bed.prefill[0].requests().is_empty() && !bed.decode[1].requests().is_empty());
-    closes(&bed).await;
+    bed.closes().await;
 }
 
 #[tokio::test]
@@ -135,51 +106,9 @@ async fn a_single_engine_that_resets_once_is_asked_again() {
     let bed = bed(1, 1, |_| {}).await;
     for engine in [&bed.prefill[0], &bed.decode[0]] {
         engine.set_fault(Fault { kind: FaultKind::Reset, times: Some(1) });
-        all_good(&bed, 2, "a reset of the only engine").await;
+        bed.all_good(2, "a reset of the only engine").await;
     }
-    closes(&bed).await;
-}
-
-#[tokio::test]
-async fn with_no_decode_engine_up_prefill_is_not_asked_in_vain() {
-    let bed = bed(1, 1, |_| {}).await;
-    bed.decode[0].stop().await;
-    for _ in 0..4 {
-        let answer = bed.post(CHAT, &ask(CHAT, "a", 4, false)).await;
-        assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", answer.text());
-    }
-    // Only the first request could not know; its handoff is left to the lease, and counted.
-    assert!(bed.prefill[0].requests().len() <= 1);
-    closes(&bed).await;
-}
-
-#[tokio::test]
-async fn a_handoff_that_decode_never_got_is_given_back() {
-    let bed = bed(1, 2, |config| config.dispatch.retry.max_retries = 0).await;
-    // The chosen decode engine dies while prefill works; the other one gives the blocks back or serves.
-    bed.prefill[0].set_fault(Fault { kind: FaultKind::DelayMs(300), times: Some(1) });
-    let mut connection = TcpStream::connect(bed.address()).await.unwrap();
-    let body = ask(CHAT, "words", 4, false).to_string();
-    connection.write_all(&request("POST", CHAT, &[], body.as_bytes())).await.unwrap();
-    until("prefill works", || bed.prefill[0].running() == 1).await;
-    bed.decode[0].stop().await;
-    assert_eq!(pd_tests::read(connection).await.status, 200);
-    until("nothing is pinned", || bed.prefill[0].ledger().pinned == 0).await;
-    let ledger = bed.prefill[0].ledger();
-    assert_eq!((ledger.issued, ledger.fetched + ledger.released), (1, 1));
-}
-
-#[tokio::test]
-async fn an_old_handoff_is_given_back_and_prefill_runs_again() {
-    let bed = bed(1, 1, |config| config.dispatch.handoff_age_max = Duration::ZERO).await;
-    let answer = bed.post(CHAT, &ask(CHAT, "words", 4, false)).await;
-    assert_eq!(answer.status, 503, "{}", answer.text());
-    until("all were released", || {
-        let ledger = bed.prefill[0].ledger();
-        ledger.issued == 6 && ledger.released == 6 && ledger.pinned == 0
-    })
-    .await;
-    closes(&bed).await;
+    bed.closes().await;
 }
 
 #[tokio::test]
@@ -197,7 +126,7 @@ async fn prefill_fallback_and_missing_handoff_do_what_their_flags_say() {
     assert_eq!((answer.status, answer.code()), (502, json!("prefill_missing_handoff")));
     bed.prefill[0].stop().await;
     bed.post(CHAT, &ask(CHAT, "a", 4, false)).await;
-    all_good(&bed, 3, "decode alone").await;
+    bed.all_good(3, "decode alone").await;
     assert_eq!(bed.metric("pd_router_whole_requests_total{reason=\"no_prefill\"}"), 3.0);
 }
 
