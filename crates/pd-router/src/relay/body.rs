@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -83,17 +84,23 @@ impl Relay {
         if scanner.data_events() > 0 {
             self.record.first_event();
         }
-        if let Some(timer) = &mut self.timer {
-            let idle = Instant::now() + self.settings.idle_timeout;
-            timer.as_mut().reset(self.settings.deadline.map_or(idle, |deadline| deadline.min(idle)));
-        }
-        match self.first.take(data, scanner) {
+        let step = self.first.take(data, scanner);
+        self.wait(self.settings.idle_timeout);
+        match step {
             Step::Pass(data) => Some(data),
             Step::Wait => None,
             Step::Retry => {
                 self.answer.settle(Verdict::Failure);
                 None
             }
+        }
+    }
+
+    /// The engine has this long from now to say something.
+    fn wait(&mut self, limit: Duration) {
+        if let Some(timer) = &mut self.timer {
+            let until = Instant::now() + limit;
+            timer.as_mut().reset(self.settings.deadline.map_or(until, |deadline| deadline.min(until)));
         }
     }
 
@@ -190,6 +197,7 @@ impl Relay {
                 self.answer = answer;
                 self.scanner = Some(SseScanner::default());
                 self.first = First::hold(Some(again));
+                self.wait(self.settings.first_byte_timeout);
                 self.broken = None;
                 Poll::Ready(None)
             }
