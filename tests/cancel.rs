@@ -10,6 +10,30 @@ use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
 
+#[tokio::test]
+async fn with_bytes_behind_the_request() {
+    let bed = bed(1, 1, |_| {}).await;
+    for more in ["\r\n", "G", "GET /version HTTP/1.1\r\nhost: r\r\n\r\n"] {
+        for prefill in [true, false] {
+            let engine = if prefill { &bed.prefill[0] } else { &bed.decode[0] };
+            engine.set_fault(Fault { kind: FaultKind::Stall, times: Some(1) });
+            let mut connection = TcpStream::connect(bed.address()).await.unwrap();
+            let body = ask(CHAT, "words", 8, false).to_string();
+            let bytes = String::from_utf8(request("POST", CHAT, &[], body.as_bytes())).unwrap();
+            let bytes = bytes.replace("connection: close\r\n", "");
+            connection.write_all(format!("{bytes}{more}").as_bytes()).await.unwrap();
+            let before = bed.decode[0].requests().len();
+            leaves(&bed, engine, connection, false).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(
+                bed.decode[0].requests().len(),
+                before + usize::from(!prefill),
+                "{more:?} prefill={prefill}"
+            );
+        }
+    }
+}
+
 async fn send(bed: &Bed, stream: bool) -> TcpStream {
     let mut connection = TcpStream::connect(bed.address()).await.unwrap();
     let body = ask(CHAT, "words", 8, stream).to_string();

@@ -168,3 +168,51 @@ async fn two_hundred_streams_survive_the_death_of_one_engine_of_each_role() {
         assert_eq!(sim.ledger().violations, Vec::<String>::new());
     }
 }
+
+#[tokio::test]
+async fn an_engine_that_is_only_slow_to_answer_probes_still_serves_where_it_is_the_last() {
+    let bed = bed(1, 2, |config| {
+        config.probe.interval = Duration::from_millis(50);
+        config.probe.timeout = Duration::from_millis(50);
+        config.probe.health.failure_threshold = 2;
+    })
+    .await;
+    bed.decode[0].set_fault(Fault { kind: FaultKind::HealthDelayMs(400), times: None });
+    pd_tests::until("the slow one is out", || {
+        bed.router.fleet().snapshot().up(pd_router::ids::Role::Decode) == 1
+    })
+    .await;
+    bed.decode[0].clear_requests();
+    bed.all_good(6, "one is slow").await;
+    assert_eq!(bed.decode[0].requests().len(), 0, "a slow engine got traffic beside a quick one");
+    bed.decode[1].set_fault(Fault { kind: FaultKind::HealthDelayMs(400), times: None });
+    pd_tests::until("both are out", || bed.router.fleet().snapshot().up(pd_router::ids::Role::Decode) == 0)
+        .await;
+    bed.all_good(6, "both are slow").await;
+    bed.closes().await;
+}
+
+#[tokio::test]
+async fn engines_that_close_idle_connections_at_any_moment_cost_nothing() {
+    use pd_router::app::Router;
+    use pd_router::config::Config;
+    use pd_router::fleet::url::EngineUrl;
+    use pd_sim::{Role, Sim, SimConfig};
+    let start = async |role| {
+        let config = SimConfig { keep_alive: Duration::from_millis(15), ..SimConfig::new(role) };
+        Sim::start(config).await.unwrap()
+    };
+    let (prefill, decode) = (start(Role::Prefill).await, start(Role::Decode).await);
+    let url = |sim: &Sim| vec![EngineUrl::parse(&sim.url()).unwrap()];
+    let mut config = Config::new(url(&prefill), url(&decode), None).unwrap();
+    config.threads = 1;
+    let router = Router::start(config).await.unwrap();
+    router.all_up().await;
+    let bed = pd_tests::Bed { router, prefill: vec![prefill], decode: vec![decode] };
+    for number in 0..400_u64 {
+        bed.all_good(1, "an idle connection was closed").await;
+        tokio::time::sleep(Duration::from_micros(13_000 + number * 10)).await;
+    }
+    bed.closes().await;
+    assert_eq!(bed.prefill[0].ledger().violations, Vec::<String>::new());
+}

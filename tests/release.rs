@@ -74,7 +74,11 @@ async fn a_client_that_leaves_while_decode_is_dialled_leaves_nothing_pinned() {
         metrics,
         pd_router::fleet::engine::Settings::default(),
     );
-    engine.probed(true, pd_router::fleet::health::Settings { failure_threshold: 3, success_threshold: 1 });
+    engine.probed(
+        true,
+        false,
+        pd_router::fleet::health::Settings { failure_threshold: 3, success_threshold: 1 },
+    );
     let fleet = bed.router.fleet().snapshot();
     let prefill = fleet.prefill.clone();
     bed.router.fleet().swap(pd_router::fleet::Snapshot { prefill: prefill.clone(), decode: vec![engine] });

@@ -29,6 +29,9 @@ pub struct Admin {
 }
 
 /// The router's own paths.
+pub const PATHS: [&str; 4] = ["/liveness", "/health", "/readiness", "/metrics"];
+
+/// The router's own paths, served.
 pub fn router(admin: &Arc<Admin>) -> Router {
     Router::new()
         .route("/liveness", only("GET, HEAD", get(|| async { "OK" })))
@@ -47,7 +50,7 @@ pub fn metrics_router(admin: &Arc<Admin>) -> Router {
 async fn readiness(State(admin): State<Arc<Admin>>) -> Response {
     let fleet = admin.fleet.snapshot();
     let pool = |role| json!({"healthy": fleet.up(role), "total": fleet.pool(role).len()});
-    let empty = [Role::Prefill, Role::Decode].into_iter().find(|role| fleet.up(*role) == 0);
+    let empty = [Role::Prefill, Role::Decode].into_iter().find(|role| !fleet.can_serve(*role));
     let reason = match empty {
         _ if admin.draining.is_cancelled() => Some("the router is about to end".to_owned()),
         Some(role) => Some(format!("no {role} engine is up")),

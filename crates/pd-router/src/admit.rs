@@ -38,10 +38,8 @@ pub async fn receive<B>(settings: &Settings, headers: &HeaderMap, body: B) -> Re
 where
     B: Body<Data = Bytes>,
 {
-    if headers
-        .get(CONTENT_ENCODING)
-        .is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
-    {
+    let plain = |encoding: &http::HeaderValue| matches!(encoding.as_bytes(), b"" | b"identity");
+    if !headers.get_all(CONTENT_ENCODING).iter().all(plain) {
         return Err(Fault::BodyCompressed);
     }
     let announced = headers

@@ -300,10 +300,14 @@ fn urls(role: Role, texts: &[String]) -> Result<Vec<EngineUrl>, UsageError> {
 fn pd_path(text: &str, routes: &[Arc<Route>]) -> Result<Arc<Route>, UsageError> {
     let wrong = |reason: String| UsageError::Path { text: text.to_owned(), reason };
     let (path, shape) = text.split_once('=').ok_or_else(|| wrong("write PATH=SHAPE".to_owned()))?;
-    if !path.starts_with('/') || path.contains(['{', '}', '?', '#', ' ']) || path.ends_with('/') {
-        return Err(wrong("the path must start with / and be plain text".to_owned()));
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte);
+    if !path.starts_with('/') || path.ends_with('/') || !path.bytes().all(plain) {
+        return Err(wrong(
+            "the path must start with / and hold only letters, digits, and / - _ . ~".to_owned(),
+        ));
     }
-    if routes.iter().any(|route| route.path == path) {
+    let taken = crate::edge::is_taken(path) || path.starts_with("/v1/models/");
+    if taken || routes.iter().any(|route| route.path == path) {
         return Err(wrong("this path is served already".to_owned()));
     }
     let api = Api::by_name(shape).ok_or_else(|| {

@@ -172,7 +172,12 @@ where
     let record = Record::open(&context.observe, ONE_HOP);
     let method = request.method().clone();
     match one_leg(context, id, request).await {
-        Ok(answer) => Ok(relay::relay(answer, record, &method, relay_settings(context), None)),
+        Ok(answer) => {
+            let deadline =
+                (!relay::is_events(&answer)).then(|| Instant::now() + context.settings.request_timeout);
+            let settings = relay::Settings { deadline, ..relay_settings(context) };
+            Ok(relay::relay(answer, record, &method, settings, None))
+        }
         Err(fault) => Err(Failed { fault, record }),
     }
 }

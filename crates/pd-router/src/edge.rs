@@ -46,6 +46,12 @@ const ONE_HOP_POST: [&str; 19] = [
     "/v1/audio/translations",
 ];
 
+/// Whether a path is served already, by one engine or by the router itself.
+#[must_use]
+pub fn is_taken(path: &str) -> bool {
+    ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path) || admin::PATHS.contains(&path)
+}
+
 /// What the handlers work with.
 #[derive(Clone, Debug)]
 struct Edge {

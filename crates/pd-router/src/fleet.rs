@@ -37,6 +37,12 @@ impl Snapshot {
     pub fn up(&self, role: Role) -> usize {
         self.pool(role).iter().filter(|engine| engine.up()).count()
     }
+
+    /// Whether a role has an engine that can serve: one that is up or, failing that, one that is only slow.
+    #[must_use]
+    pub fn can_serve(&self, role: Role) -> bool {
+        self.pool(role).iter().any(|engine| engine.up() || engine.slow())
+    }
 }
 
 /// The engines that the router knows.

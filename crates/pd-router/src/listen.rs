@@ -1,5 +1,7 @@
 //! Accepts connections, hands each to the worker with the fewest, and serves HTTP/1.1 on it.
 
+mod socket;
+
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket::Shared;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -56,6 +59,8 @@ pub async fn bind(host: &str, port: u16) -> std::io::Result<TcpListener> {
     for address in tokio::net::lookup_host((host, port)).await? {
         match listen(address) {
             Ok(listener) => return Ok(listener),
+            // Another address of the same host would be another service.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => return Err(error),
             Err(error) => last = error,
         }
     }
@@ -138,14 +143,18 @@ pub async fn connection(stream: TcpStream, router: Router, settings: Settings, s
     let keepalive =
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
     SockRef::from(&stream).set_tcp_keepalive(&keepalive).ok();
+    let stream = Arc::new(stream);
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.header_timeout)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Shared(Arc::clone(&stream))), TowerToHyperService::new(router));
+    let mut left = std::pin::pin!(socket::left(&stream));
     let mut stopping = false;
     let result = loop {
         tokio::select! {
+            biased;
             result = poll_fn(|cx| connection.poll_without_shutdown(cx)) => break result,
+            () = &mut left => return,
             () = stop.cancelled(), if !stopping => {
                 stopping = true;
                 std::pin::Pin::new(&mut connection).graceful_shutdown();
@@ -154,13 +163,20 @@ pub async fn connection(stream: TcpStream, router: Router, settings: Settings, s
     };
     let parts = connection.into_parts();
     let mut stream = parts.io.into_inner();
-    if let Err(error) = &result
-        && error.is_timeout()
-        && !parts.read_buf.is_empty()
-    {
-        stream.write_all(head_timeout().as_bytes()).await.ok();
+    match &result {
+        Err(error) if error.is_timeout() && !parts.read_buf.is_empty() => {
+            stream.write_all(head_timeout().as_bytes()).await.ok();
+        }
+        // An answer that broke off: an HTTP/1.0 client would take a plain end for the end of the answer.
+        Err(error) if error.is_user() => {
+            SockRef::from(&*stream.0).set_linger(Some(Duration::ZERO)).ok();
+            return;
+        }
+        Ok(()) | Err(_) => {}
     }
-    linger(stream).await;
+    if !stopping {
+        linger(stream).await;
+    }
 }
 
 /// hyper closes without a word when a head is late, so the word is said here.
@@ -174,7 +190,7 @@ fn head_timeout() -> String {
     )
 }
 
-async fn linger(mut stream: TcpStream) {
+async fn linger(mut stream: Shared) {
     if stream.shutdown().await.is_err() {
         return;
     }

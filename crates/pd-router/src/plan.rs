@@ -86,9 +86,13 @@ impl Planner {
 }
 
 /// The engines that are up, have room and whose breaker is not open; where every breaker is, all of them.
+/// Where none is up, those that are only slow to answer probes.
 fn serving(pool: &[Arc<Engine>]) -> Candidates {
     let now = Instant::now();
-    let up: Candidates = pool.iter().filter(|engine| engine.up() && engine.has_room()).cloned().collect();
+    let mut up: Candidates = pool.iter().filter(|engine| engine.up() && engine.has_room()).cloned().collect();
+    if up.is_empty() && !pool.iter().any(|engine| engine.up()) {
+        up = pool.iter().filter(|engine| engine.slow() && engine.has_room()).cloned().collect();
+    }
     let open = |engine: &Arc<Engine>| engine.breaker().state(now) == State::Open;
     if up.iter().any(open) && !up.iter().all(open) {
         return up.into_iter().filter(|engine| !open(engine)).collect();

@@ -70,8 +70,8 @@ async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, 
     let mut complained = false;
     loop {
         let was_up = engine.up();
-        let good = probe(&engine, &client, &settings.path, &mut complained).await;
-        engine.probed(good, settings.health);
+        let (good, slow) = probe(&engine, &client, &settings.path, &mut complained).await;
+        engine.probed(good, slow, settings.health);
         if engine.up() {
             quick = None;
             if !was_up {
@@ -96,7 +96,7 @@ fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
-async fn probe(engine: &Engine, client: &reqwest::Client, path: &str, complained: &mut bool) -> bool {
+async fn probe(engine: &Engine, client: &reqwest::Client, path: &str, complained: &mut bool) -> (bool, bool) {
     let answer = client.get(format!("{}{path}", engine.url())).send().await;
     let status = answer.as_ref().map(reqwest::Response::status).ok();
     // An engine that wants a key is alive; requests bring their own.
@@ -106,7 +106,8 @@ async fn probe(engine: &Engine, client: &reqwest::Client, path: &str, complained
         tracing::warn!(engine = %engine.url(), path, status = status.map(|s| s.as_u16()), error, "a health probe failed");
     }
     *complained = !good;
-    good
+    let slow = answer.as_ref().is_err_and(|error| error.is_timeout() && !error.is_connect());
+    (good, slow)
 }
 
 async fn version(engine: &Engine, client: &reqwest::Client) -> Option<String> {

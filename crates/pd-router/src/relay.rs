@@ -8,7 +8,9 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use body::Relay;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 use http::{Method, Response};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -79,7 +81,10 @@ pub fn relay(
 /// Whether an answer is a stream of events.
 #[must_use]
 pub fn is_events(answer: &Answer) -> bool {
-    head::is_media_type(answer.response.headers().get(CONTENT_TYPE), "text/event-stream")
+    let headers = answer.response.headers();
+    // What is compressed cannot be looked at, and no plain event may be put into it.
+    let plain = headers.get(CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
+    plain && head::is_media_type(headers.get(CONTENT_TYPE), "text/event-stream")
 }
 
 /// The verdict on an answer that came whole.

@@ -29,6 +29,9 @@ fn a_bad_start_is_one_clear_line() {
         (&[&good[..], &["--port", &port]].concat(), "cannot listen on 127.0.0.1"),
         (&[&good[..], &["--pd-path", "x=chat"]].concat(), "`--pd-path x=chat`"),
         (&[&good[..], &["--pd-path", "/x=nope"]].concat(), "`nope` is no shape"),
+        (&[&good[..], &["--pd-path", "/health=chat"]].concat(), "served already"),
+        (&[&good[..], &["--pd-path", "/v1/models=chat"]].concat(), "served already"),
+        (&[&good[..], &["--pd-path", "/a/:x=chat"]].concat(), "only letters"),
         (&[&good[..], &["--engine-ca-file", "/nonexistent.pem"]].concat(), "`--engine-ca-file"),
     ] {
         let (code, stderr) = run(words);

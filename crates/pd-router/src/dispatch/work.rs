@@ -38,6 +38,7 @@ pub(super) struct Work {
     tried: SmallVec<[u64; 4]>,
     deadline: Instant,
     last: Option<(Leg, u64)>,
+    failed: Option<Failure>,
     _room: Buffered,
 }
 
@@ -66,6 +67,7 @@ impl Work {
             tried: SmallVec::new(),
             deadline: Instant::now() + settings.request_timeout,
             last: None,
+            failed: None,
             _room: room,
             context,
         }
@@ -79,9 +81,19 @@ impl Work {
     pub(super) async fn run(&mut self) -> Result<Answer, Fault> {
         loop {
             let end = self.attempt().await;
-            let Some(wait) = self.again_after(&end) else { return end };
-            drop(end);
+            let Some(wait) = self.again_after(&end) else { return end.map_err(|fault| self.cause(fault)) };
+            if let Err(Fault::Leg(failure)) = end {
+                self.failed = Some(failure);
+            }
             tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Why a request that was tried failed: an engine that its own failure put out is not the cause.
+    fn cause(&mut self, fault: Fault) -> Fault {
+        match (fault, self.failed.take()) {
+            (Fault::NoEngine(_), Some(failure)) => Fault::Leg(failure),
+            (fault, _) => fault,
         }
     }
 

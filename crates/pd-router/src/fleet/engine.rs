@@ -42,6 +42,7 @@ pub struct Engine {
     failed_with: AtomicU64,
     health: Mutex<Health>,
     up: AtomicBool,
+    slow: AtomicBool,
     epoch: AtomicU64,
     known_ids: Mutex<Vec<Bytes>>,
     version: ArcSwapOption<String>,
@@ -67,6 +68,7 @@ impl Engine {
             failed_with: AtomicU64::new(0),
             health: Mutex::default(),
             up: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             known_ids: Mutex::default(),
             version: ArcSwapOption::empty(),
@@ -110,6 +112,13 @@ impl Engine {
         self.up.load(Ordering::Acquire)
     }
 
+    /// Whether only slow probes put it out: it takes connections and does not say that it is unwell. It gets
+    /// traffic where no engine of its role is up: a busy engine is better than none.
+    #[must_use]
+    pub fn slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
+    }
+
     /// What is known of it.
     #[must_use]
     pub fn health(&self) -> health::State {
@@ -139,9 +148,10 @@ impl Engine {
         self.version.store(version.map(Arc::new));
     }
 
-    /// A probe was answered well or not.
-    pub fn probed(&self, good: bool, settings: health::Settings) {
+    /// A probe was answered well or not; `slow` where it got a connection and no answer in time.
+    pub fn probed(&self, good: bool, slow: bool, settings: health::Settings) {
         let mut health = self.health.lock();
+        self.slow.store(slow && health.state() != health::State::Unknown, Ordering::Relaxed);
         if health.probed(good, settings) {
             self.show(health.state(), "probe");
         }

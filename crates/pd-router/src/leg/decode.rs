@@ -121,6 +121,10 @@ pub async fn decode(
         .unwrap_or_else(|_| Err(FailureKind::Slow { seconds: call.limit.as_secs() }));
     timer.observe_duration();
     match result {
+        Ok(response) if response.status().is_informational() => {
+            in_flight.say(Verdict::Failure);
+            Err(Failure::new(call.leg, FailureKind::BadAnswer("no answer to this request")))
+        }
         Ok(response) => Ok(Answer { response, in_flight, leg: call.leg, pair: None }),
         Err(kind) => {
             in_flight.say(verdict::of_failure(&engine, &kind));

@@ -134,6 +134,11 @@ impl Relay {
 
     /// The engine failed: before the first event another try, after it the end.
     fn failed(&mut self, code: &'static str, eject: bool) -> Option<Next> {
+        if self.scanner.as_ref().is_some_and(|scanner| scanner.done() && scanner.between_events()) {
+            // Everything was said; only the framing's end is missing.
+            self.end();
+            return Some(None);
+        }
         if eject {
             self.answer.in_flight.engine().metrics().errors.inc();
             self.answer.in_flight.engine().eject("connection reset");
@@ -179,7 +184,12 @@ impl Relay {
     }
 
     fn came_to_its_end(&mut self) -> Next {
-        let whole = self.scanner.as_ref().is_none_or(SseScanner::between_events);
+        let expects_end = self.settings.stream_error.is_some() && self.answer.response.status().is_success();
+        let whole = self
+            .scanner
+            .as_ref()
+            .is_none_or(|scanner| scanner.between_events() && (scanner.done() || !expects_end));
+        // Where only the end of the connection ends an answer, an engine that dies looks the same.
         if self.close_delimited && !whole {
             return self.break_off("decode_broke_off");
         }
