@@ -151,7 +151,10 @@ impl Engine {
     /// A probe was answered well or not; `slow` where it got a connection and no answer in time.
     pub fn probed(&self, good: bool, slow: bool, settings: health::Settings) {
         let mut health = self.health.lock();
-        self.slow.store(slow && health.state() != health::State::Unknown, Ordering::Relaxed);
+        // A good probe does not end it: until there are enough of them the engine is still out.
+        if !good {
+            self.slow.store(slow && health.state() != health::State::Unknown, Ordering::Relaxed);
+        }
         if health.probed(good, settings) {
             self.show(health.state(), "probe");
         }
@@ -162,6 +165,7 @@ impl Engine {
         let mut health = self.health.lock();
         if health.eject() {
             self.metrics.ejections.inc();
+            self.slow.store(false, Ordering::Relaxed);
             self.new_life();
             self.show(health.state(), why);
             self.probe_now.notify_one();
@@ -251,6 +255,9 @@ impl Engine {
 
     fn show(&self, state: health::State, why: &'static str) {
         self.up.store(state == health::State::Up, Ordering::Release);
+        if state == health::State::Up {
+            self.slow.store(false, Ordering::Relaxed);
+        }
         self.metrics.up.set(i64::from(state == health::State::Up));
         let state = state.as_str();
         tracing::info!(engine = %self.url, role = self.role.as_str(), why, "engine is {state}");
@@ -284,5 +291,48 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.say(Verdict::Neutral);
         self.engine.metrics.in_flight.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::Observe;
+
+    const SETTINGS: health::Settings = health::Settings { failure_threshold: 2, success_threshold: 2 };
+
+    fn engine() -> Arc<Engine> {
+        let url = EngineUrl::parse("http://127.0.0.1:1").unwrap();
+        let metrics = Observe::new(&[]).unwrap().engines().engine(Role::Decode, url.as_str());
+        Engine::new(Role::Decode, url, metrics, Settings::default())
+    }
+
+    #[test]
+    fn a_slow_engine_stays_one_until_it_is_up_again() {
+        let engine = engine();
+        engine.probed(true, false, SETTINGS);
+        engine.probed(false, true, SETTINGS);
+        engine.probed(false, true, SETTINGS);
+        assert_eq!((engine.up(), engine.slow()), (false, true));
+        engine.probed(true, false, SETTINGS);
+        assert_eq!((engine.up(), engine.slow()), (false, true), "one good probe is not enough to be up");
+        engine.probed(true, false, SETTINGS);
+        assert_eq!((engine.up(), engine.slow()), (true, false));
+    }
+
+    #[test]
+    fn one_that_refuses_or_is_ejected_is_not_slow() {
+        let engine = engine();
+        engine.probed(false, true, SETTINGS);
+        assert!(!engine.slow(), "nothing is known of it");
+        engine.probed(true, false, SETTINGS);
+        engine.probed(false, true, SETTINGS);
+        engine.probed(false, false, SETTINGS);
+        assert_eq!((engine.up(), engine.slow()), (false, false));
+        engine.probed(true, false, SETTINGS);
+        engine.probed(true, false, SETTINGS);
+        engine.probed(false, true, SETTINGS);
+        engine.eject("connection reset");
+        assert_eq!((engine.up(), engine.slow()), (false, false));
     }
 }
