@@ -2,29 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use pd_sim::Latency;
-use pd_tests::{Bed, ask, bed_of, exchange, request, until};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use pd_tests::{Bed, ask, bed_of, exchange, request, slow_tokens, until};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 const CHAT: &str = "/v1/chat/completions";
 
-async fn send(bed: &Bed, tokens: usize) -> TcpStream {
-    let mut connection = TcpStream::connect(bed.address()).await.unwrap();
-    let body = ask(CHAT, "words", tokens, true).to_string();
-    connection.write_all(&request("POST", CHAT, &[], body.as_bytes())).await.unwrap();
-    connection
-}
-
-fn slow() -> Latency {
-    Latency { itl: Duration::from_millis(50), ..Latency::default() }
-}
-
 #[tokio::test]
 async fn a_drain_turns_readiness_refuses_new_requests_and_lets_streams_end() {
-    let bed = bed_of(1, 1, slow(), |_| {}).await;
+    let bed = bed_of(1, 1, slow_tokens(), |_| {}).await;
     let address = bed.address();
-    let stream = send(&bed, 20).await;
+    let stream = bed.begin_stream(20).await;
     until("the stream runs", || bed.decode[0].running() == 1).await;
     let Bed { router, prefill, decode } = bed;
     #[allow(clippy::disallowed_methods, reason = "a test of its own")]
@@ -47,8 +35,8 @@ async fn a_drain_turns_readiness_refuses_new_requests_and_lets_streams_end() {
 
 #[tokio::test]
 async fn at_the_drain_timeout_streams_are_told_so() {
-    let bed = bed_of(1, 1, slow(), |config| config.drain.timeout = Duration::from_millis(200)).await;
-    let mut stream = send(&bed, 200).await;
+    let bed = bed_of(1, 1, slow_tokens(), |config| config.drain.timeout = Duration::from_millis(200)).await;
+    let mut stream = bed.begin_stream(200).await;
     let mut first = [0; 32];
     stream.read_exact(&mut first).await.unwrap();
     let Bed { router, prefill, decode } = bed;

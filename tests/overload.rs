@@ -3,30 +3,17 @@
 use std::time::{Duration, Instant};
 
 use pd_router::admit::queue::Queue;
-use pd_sim::Latency;
-use pd_tests::{Bed, ask, bed_of, request, until};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use pd_tests::{ask, bed_of, slow_tokens, until};
 
 const CHAT: &str = "/v1/chat/completions";
 
-async fn send(bed: &Bed, tokens: usize) -> TcpStream {
-    let mut connection = TcpStream::connect(bed.address()).await.unwrap();
-    let body = ask(CHAT, "words", tokens, true).to_string();
-    connection.write_all(&request("POST", CHAT, &[], body.as_bytes())).await.unwrap();
-    connection
-}
-
-fn slow() -> Latency {
-    Latency { itl: Duration::from_millis(50), ..Latency::default() }
-}
-
 #[tokio::test]
 async fn the_cap_holds_to_the_last_byte_and_a_full_queue_refuses_at_once() {
-    let bed = bed_of(1, 1, slow(), |config| config.queue = Queue::new(2, 2, Duration::from_secs(30))).await;
+    let bed =
+        bed_of(1, 1, slow_tokens(), |config| config.queue = Queue::new(2, 2, Duration::from_secs(30))).await;
     let mut sent = Vec::new();
     for _ in 0..4 {
-        sent.push(send(&bed, 10).await);
+        sent.push(bed.begin_stream(10).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let started = Instant::now();
@@ -37,7 +24,7 @@ async fn the_cap_holds_to_the_last_byte_and_a_full_queue_refuses_at_once() {
     // One that leaves while it waits gives its place back, and no engine hears of it.
     drop(sent.pop());
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let late = send(&bed, 2).await;
+    let late = bed.begin_stream(2).await;
     for connection in sent.into_iter().chain([late]) {
         let answer = pd_tests::read(connection).await;
         assert!(answer.status == 200 && answer.whole, "{}", answer.text());
@@ -49,8 +36,9 @@ async fn the_cap_holds_to_the_last_byte_and_a_full_queue_refuses_at_once() {
 #[tokio::test]
 async fn the_queue_timeout_is_kept() {
     let bed =
-        bed_of(1, 1, slow(), |config| config.queue = Queue::new(1, 5, Duration::from_millis(300))).await;
-    let first = send(&bed, 20).await;
+        bed_of(1, 1, slow_tokens(), |config| config.queue = Queue::new(1, 5, Duration::from_millis(300)))
+            .await;
+    let first = bed.begin_stream(20).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let started = Instant::now();
     let refused = bed.post(CHAT, &ask(CHAT, "a", 2, false)).await;
@@ -61,9 +49,9 @@ async fn the_queue_timeout_is_kept() {
 
 #[tokio::test]
 async fn an_engine_has_no_more_than_it_may() {
-    let bed = bed_of(1, 2, slow(), |config| config.decode_per_engine_max = Some(1)).await;
-    let first = send(&bed, 20).await;
-    let second = send(&bed, 20).await;
+    let bed = bed_of(1, 2, slow_tokens(), |config| config.decode_per_engine_max = Some(1)).await;
+    let first = bed.begin_stream(20).await;
+    let second = bed.begin_stream(20).await;
     until("each decode engine has one", || bed.decode.iter().all(|sim| sim.running() == 1)).await;
     let refused = bed.post(CHAT, &ask(CHAT, "a", 2, false)).await;
     assert_eq!((refused.status, refused.code()), (503, "no_decode_engine".into()));

@@ -33,6 +33,12 @@ pub async fn bed(prefill: usize, decode: usize, change: impl FnOnce(&mut Config)
     bed_of(prefill, decode, Latency::default(), change).await
 }
 
+/// 50 ms between two tokens.
+#[must_use]
+pub fn slow_tokens() -> Latency {
+    Latency { itl: Duration::from_millis(50), ..Latency::default() }
+}
+
 /// A bed whose engines take their time.
 pub async fn bed_of(
     prefill: usize,
@@ -69,6 +75,15 @@ impl Bed {
     /// Sends a JSON body and reads the whole answer.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         exchange(self.address(), &request("POST", path, &[], body.to_string().as_bytes())).await
+    }
+
+    /// Sends a streaming chat request and leaves its answer to be read.
+    pub async fn begin_stream(&self, tokens: usize) -> TcpStream {
+        let path = "/v1/chat/completions";
+        let mut connection = TcpStream::connect(self.address()).await.expect("the router");
+        let body = ask(path, "words", tokens, true).to_string();
+        connection.write_all(&request("POST", path, &[], body.as_bytes())).await.expect("sent");
+        connection
     }
 
     /// The ledgers of all prefill engines.
