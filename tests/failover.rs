@@ -116,7 +116,7 @@ async fn prefill_fallback_and_missing_handoff_do_what_their_flags_say() {
     use pd_router::dispatch::MissingHandoff;
     use pd_router::plan::PrefillFallback;
     let bed = bed(1, 1, |config| {
-        config.prefill_fallback = PrefillFallback::DecodeOnly;
+        config.plan.fallback = PrefillFallback::DecodeOnly;
         config.dispatch.missing_handoff = MissingHandoff::Error;
         config.dispatch.retry.max_retries = 0;
     })

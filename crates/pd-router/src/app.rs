@@ -105,10 +105,10 @@ impl Router {
             let settings = engine::Settings { breaker: config.breaker, in_flight_max };
             urls.iter().map(|url| Engine::new(role, url.clone(), handles(url), settings)).collect()
         };
-        let fleet = Arc::new(Fleet::new(Snapshot {
-            prefill: engines(Role::Prefill, &config.prefill),
-            decode: engines(Role::Decode, &config.decode),
-        }));
+        let fleet = Arc::new(Fleet::new(Snapshot::new(
+            engines(Role::Prefill, &config.prefill),
+            engines(Role::Decode, &config.decode),
+        )));
         let admin = Arc::new(Admin {
             draining: CancellationToken::new(),
             fleet: Arc::clone(&fleet),
@@ -125,7 +125,7 @@ impl Router {
             end: CancellationToken::new(),
             threads: Vec::new(),
         };
-        let planner = Arc::new(Planner::new(config.prefill_fallback));
+        let planner = Arc::new(Planner::new(&config.plan));
         let retries = Arc::new(retry::Budget::default());
         let control = LegClient::new(config.leg.clone());
         let releaser = Releaser::start(Arc::clone(&fleet), control, Arc::clone(&observe));

@@ -1,11 +1,13 @@
 //! What may be typed, and what it means as a [`Config`].
 
+mod choose;
 mod survive;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use choose::Choose;
 use clap::Parser;
 use survive::Survive;
 use thiserror::Error;
@@ -71,9 +73,9 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Listening")]
     pub threads: Option<u16>,
 
-    /// How engines are chosen in both pools
-    #[arg(long, value_name = "NAME", value_parser = ["round_robin"], default_value = "round_robin", help_heading = "Routing")]
-    pub policy: String,
+    /// How engines are chosen
+    #[command(flatten)]
+    pub choose: Choose,
 
     /// Serve a further inference path like one of vLLM's: completions, chat, responses, generate, messages
     #[arg(long, value_name = "PATH=SHAPE", help_heading = "Routing")]
@@ -179,6 +181,12 @@ pub enum UsageError {
         /// What was typed.
         text: String,
     },
+    /// A word in `--session-headers` that is no header's name.
+    #[error("`--session-headers {text}`: that is no name of an HTTP header")]
+    Header {
+        /// What was typed.
+        text: String,
+    },
     /// A certificate file that is none.
     #[error(transparent)]
     CaFile(#[from] CaFileError),
@@ -235,6 +243,7 @@ impl Args {
         config.dispatch.idle_timeout = Duration::from_secs(self.idle_timeout_secs);
         config.dispatch.request_timeout = Duration::from_secs(self.request_timeout_secs.unwrap_or(1800));
         config.dispatch.request_timeout_for_streams = self.request_timeout_secs.is_some();
+        self.choose.fill(&mut config)?;
         self.survive.fill(&mut config);
         Ok(config)
     }

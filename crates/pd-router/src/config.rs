@@ -9,9 +9,8 @@ use crate::admit::queue::Queue;
 use crate::dispatch::MissingHandoff;
 use crate::fleet::breaker;
 use crate::fleet::url::EngineUrl;
-use crate::plan::PrefillFallback;
 use crate::request::view::Route;
-use crate::{admit, app, dispatch, leg, listen, probe, retry};
+use crate::{admit, app, dispatch, leg, listen, plan, probe, retry};
 
 /// Everything that the router is started with.
 #[derive(Debug)]
@@ -38,8 +37,8 @@ pub struct Config {
     pub probe: probe::Settings,
     /// When breakers open and close.
     pub breaker: breaker::Settings,
-    /// What to do when no prefill engine can serve.
-    pub prefill_fallback: PrefillFallback,
+    /// How engines are chosen.
+    pub plan: plan::Settings,
     /// The most requests in flight at one prefill engine.
     pub prefill_per_engine_max: Option<usize>,
     /// The most requests in flight at one decode engine.
@@ -106,7 +105,7 @@ impl Config {
             },
             probe: probe::Settings::default(),
             breaker: breaker::Settings::default(),
-            prefill_fallback: PrefillFallback::Error,
+            plan: plan::Settings::default(),
             prefill_per_engine_max: None,
             decode_per_engine_max: None,
             queue: Queue::new(CONCURRENT_MAX, QUEUE_MAX, Duration::from_secs(60)),

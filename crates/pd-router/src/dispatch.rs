@@ -152,8 +152,9 @@ where
     // Queued with its body, so that a client that leaves is seen to leave.
     record.hold(context.queue.enter().await?);
     context.observe.stripped.inc_by(steering(&parts.headers) + view.client_handoffs(route.api) as u64);
+    let ask = context.planner.look(route.api, &parts.headers, &view);
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);
-    Ok(Work::new(Arc::clone(context), Arc::clone(route), head, view, room))
+    Ok(Work::new(Arc::clone(context), Arc::clone(route), head, view, ask, room))
 }
 
 /// Serves a path that needs no handoff: one engine, everything unchanged; one that cannot be reached passes

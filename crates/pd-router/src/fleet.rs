@@ -1,6 +1,7 @@
 //! Which engines exist, as an immutable snapshot that is swapped whole.
 
 pub mod breaker;
+pub mod candidate;
 pub mod engine;
 pub mod health;
 pub mod url;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
+use candidate::Candidate;
 use engine::Engine;
 
 use crate::ids::Role;
@@ -20,9 +22,27 @@ pub struct Snapshot {
     pub prefill: Vec<Arc<Engine>>,
     /// The decode pool, in the order in which it was given.
     pub decode: Vec<Arc<Engine>>,
+    candidates: [Vec<Candidate>; 2],
 }
 
 impl Snapshot {
+    /// These engines, each with its ranks as they are now.
+    #[must_use]
+    pub fn new(prefill: Vec<Arc<Engine>>, decode: Vec<Arc<Engine>>) -> Self {
+        let candidates = |pool: &[Arc<Engine>]| pool.iter().flat_map(Engine::candidates).collect();
+        Self { candidates: [candidates(&prefill), candidates(&decode)], prefill, decode }
+    }
+
+    /// The engines of a role, or their ranks, that a policy may choose among.
+    #[must_use]
+    pub fn candidates(&self, role: Role) -> &[Candidate] {
+        let [prefill, decode] = &self.candidates;
+        match role {
+            Role::Prefill => prefill,
+            Role::Decode => decode,
+        }
+    }
+
     /// The pool of a role.
     #[must_use]
     pub fn pool(&self, role: Role) -> &[Arc<Engine>] {
@@ -68,6 +88,14 @@ impl Fleet {
     /// Puts other engines in the place of these.
     pub fn swap(&self, snapshot: Snapshot) {
         self.snapshot.store(Arc::new(snapshot));
+    }
+
+    /// Takes the numbers of an engine's data-parallel ranks; see [`Engine::set_ranks`].
+    pub fn set_ranks(&self, engine: &Engine, numbers: &[u16]) {
+        if engine.set_ranks(numbers) {
+            tracing::info!(engine = %engine.url(), ranks = ?numbers, "the engine's data-parallel ranks");
+            self.snapshot.rcu(|now| Snapshot::new(now.prefill.clone(), now.decode.clone()));
+        }
     }
 
     /// Whether engines of different vLLM versions are in it, which never hand over to each other.

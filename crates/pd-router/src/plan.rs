@@ -1,22 +1,38 @@
-//! From a request and the fleet to a plan: which engines, in which order, and with or without a handoff.
+//! From a request and the fleet to a plan: which candidates, in which order, and with or without a handoff.
 
+pub mod ask;
+pub mod least_loaded;
+pub mod load;
+pub mod name;
+pub mod policy;
+pub mod power_of_two;
+pub mod prefix;
+pub mod random;
+pub mod rendezvous;
 pub mod round_robin;
 
-use std::sync::Arc;
 use std::time::Instant;
 
+use ask::Ask;
+use http::{HeaderMap, HeaderName};
+use name::PolicyName;
+use policy::{Policy, Pool};
+use prefix::Prefix;
 use round_robin::RoundRobin;
 use smallvec::SmallVec;
 
 use crate::fleet::breaker::State;
-use crate::fleet::engine::Engine;
+use crate::fleet::candidate::Candidate;
 use crate::fleet::{Fleet, Snapshot};
 use crate::ids::{Role, WholeReason};
 use crate::request::api::Api;
 use crate::request::view::View;
 
-/// Engines in the order in which they are to be tried.
-pub type Candidates = SmallVec<[Arc<Engine>; 4]>;
+/// Candidates in the order in which they are to be tried.
+pub type Candidates = SmallVec<[Candidate; 4]>;
+
+/// The most candidates that one plan names; a request that fails on all of them is planned again.
+const CANDIDATES_MAX: usize = 8;
 
 /// What to do when no prefill engine can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,43 +44,93 @@ pub enum PrefillFallback {
     DecodeOnly,
 }
 
+/// How engines are chosen.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The policy of the prefill pool.
+    pub prefill: PolicyName,
+    /// The policy of the decode pool.
+    pub decode: PolicyName,
+    /// Headers that name a session, before anything in the body.
+    pub session_headers: Vec<HeaderName>,
+    /// What to do when no prefill engine can serve.
+    pub fallback: PrefillFallback,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefill: PolicyName::RoundRobin,
+            decode: PolicyName::PowerOfTwo,
+            session_headers: ask::SESSION_HEADERS.to_vec(),
+            fallback: PrefillFallback::Error,
+        }
+    }
+}
+
 /// What was chosen for one request.
 #[derive(Debug)]
 pub struct Plan {
-    /// Prefill engines, best first; none where the request goes whole.
+    /// Prefill candidates, best first; none where the request goes whole.
     pub prefill: Result<Candidates, WholeReason>,
-    /// Decode engines, best first.
+    /// Decode candidates, best first.
     pub decode: Candidates,
 }
 
 /// The policies of both pools; each pool has its own state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Planner {
-    prefill: RoundRobin,
-    decode: RoundRobin,
+    prefill: Box<dyn Policy>,
+    decode: Box<dyn Policy>,
     any: RoundRobin,
+    session_headers: Vec<HeaderName>,
     fallback: PrefillFallback,
 }
 
 impl Planner {
     /// A planner with fresh policies.
     #[must_use]
-    pub fn new(fallback: PrefillFallback) -> Self {
-        Self { fallback, ..Self::default() }
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            prefill: settings.prefill.make(),
+            decode: settings.decode.make(),
+            any: RoundRobin::default(),
+            session_headers: settings.session_headers.clone(),
+            fallback: settings.fallback,
+        }
     }
 
-    /// Chooses for an inference request. Engines that failed it already, `tried`, come last.
+    /// What the policies want to know of a request, and no more.
+    #[must_use]
+    pub fn look(&self, api: &Api, headers: &HeaderMap, view: &View) -> Ask {
+        let session = self.prefill.wants_session() || self.decode.wants_session();
+        let prefix = self.prefill.wants_prefix() || self.decode.wants_prefix();
+        Ask {
+            session: if session { ask::session(headers, &self.session_headers, view) } else { None },
+            prefix: if prefix { ask::prefix(api, view) } else { Prefix::default() },
+            tokens: ask::tokens(api, view),
+        }
+    }
+
+    /// Chooses for an inference request; `whole` is why one handoff cannot serve it, if so. Engines that
+    /// failed it already, `tried`, come last.
     ///
     /// # Errors
     /// The role whose pool has no engine that can serve.
-    pub fn plan(&self, api: &Api, view: &View, fleet: &Fleet, tried: &[u64]) -> Result<Plan, Role> {
+    pub fn plan(
+        &self,
+        ask: &Ask,
+        whole: Option<WholeReason>,
+        fleet: &Fleet,
+        tried: &[u64],
+    ) -> Result<Plan, Role> {
         let snapshot = fleet.snapshot();
-        let mut decode = rank(&self.decode, &snapshot, Role::Decode, tried)?;
-        let prefill = match (view.whole(api), self.fallback) {
+        let mut decode = self.rank(ask, &snapshot, Role::Decode, tried)?;
+        let prefill = match (whole, self.fallback) {
             (Some(reason), _) => Err(reason),
-            (None, PrefillFallback::Error) => Ok(rank(&self.prefill, &snapshot, Role::Prefill, tried)?),
+            (None, PrefillFallback::Error) => Ok(self.rank(ask, &snapshot, Role::Prefill, tried)?),
             (None, PrefillFallback::DecodeOnly) => {
-                rank(&self.prefill, &snapshot, Role::Prefill, tried).map_err(|_| WholeReason::NoPrefill)
+                self.rank(ask, &snapshot, Role::Prefill, tried).map_err(|_| WholeReason::NoPrefill)
             }
         };
         let prefill = prefill.map(|mut prefill| {
@@ -76,44 +142,68 @@ impl Planner {
         Ok(Plan { prefill, decode })
     }
 
+    /// A candidate took a request: its policy remembers.
+    pub fn took(&self, ask: &Ask, candidate: &Candidate) {
+        self.policy(candidate.engine().role()).took(ask, candidate, Instant::now());
+    }
+
     /// Chooses for a path that any engine serves, whatever its role.
     #[must_use]
     pub fn any(&self, fleet: &Fleet) -> Candidates {
         let snapshot = fleet.snapshot();
-        let both: Candidates = snapshot.decode.iter().chain(&snapshot.prefill).cloned().collect();
-        self.any.rank(&serving(&both))
+        let mut both = serving(snapshot.candidates(Role::Decode));
+        both.extend(serving(snapshot.candidates(Role::Prefill)));
+        ranked(&self.any, &Ask::default(), &both)
+    }
+
+    fn rank(&self, ask: &Ask, snapshot: &Snapshot, role: Role, tried: &[u64]) -> Result<Candidates, Role> {
+        let pool = serving(snapshot.candidates(role));
+        if pool.is_empty() {
+            return Err(role);
+        }
+        let mut ranked = ranked(self.policy(role), ask, &pool);
+        ranked.sort_by_key(|one| tried.contains(&one.engine().id()));
+        ranked.truncate(CANDIDATES_MAX);
+        Ok(ranked)
+    }
+
+    fn policy(&self, role: Role) -> &dyn Policy {
+        match role {
+            Role::Prefill => self.prefill.as_ref(),
+            Role::Decode => self.decode.as_ref(),
+        }
     }
 }
 
-/// The engines that are up, have room and whose breaker is not open; where every breaker is, all of them.
-/// Where none is up, those that are only slow to answer probes.
-fn serving(pool: &[Arc<Engine>]) -> Candidates {
+fn ranked(policy: &dyn Policy, ask: &Ask, pool: &[&Candidate]) -> Candidates {
+    policy
+        .rank(ask, pool, Instant::now())
+        .into_iter()
+        .filter_map(|index| pool.get(index))
+        .map(|one| Candidate::clone(one))
+        .collect()
+}
+
+/// The candidates whose engine is up, has room and has no open breaker; where every breaker is open, all of
+/// them. Where none is up, those that are only slow to answer probes.
+fn serving(all: &[Candidate]) -> Pool<'_> {
     let now = Instant::now();
-    let mut up: Candidates = pool.iter().filter(|engine| engine.up() && engine.has_room()).cloned().collect();
-    if up.is_empty() && !pool.iter().any(|engine| engine.up()) {
-        up = pool.iter().filter(|engine| engine.slow() && engine.has_room()).cloned().collect();
+    let mut up: Pool<'_> = all.iter().filter(|one| one.engine().up() && one.engine().has_room()).collect();
+    if up.is_empty() && !all.iter().any(|one| one.engine().up()) {
+        up = all.iter().filter(|one| one.engine().slow() && one.engine().has_room()).collect();
     }
-    let open = |engine: &Arc<Engine>| engine.breaker().state(now) == State::Open;
+    let open = |one: &&Candidate| one.engine().breaker().state(now) == State::Open;
     if up.iter().any(open) && !up.iter().all(open) {
-        return up.into_iter().filter(|engine| !open(engine)).collect();
+        up.retain(|one| !open(&&**one));
     }
     up
-}
-
-fn rank(policy: &RoundRobin, snapshot: &Snapshot, role: Role, tried: &[u64]) -> Result<Candidates, Role> {
-    let mut ranked = policy.rank(&serving(snapshot.pool(role)));
-    if ranked.is_empty() {
-        return Err(role);
-    }
-    ranked.sort_by_key(|engine| tried.contains(&engine.id()));
-    Ok(ranked)
 }
 
 /// Engines of different versions never hand over: a prefill engine with a partner comes first, and its
 /// partners are the first of the decode engines.
 fn pair_versions(prefill: &mut Candidates, decode: &mut Candidates) {
-    prefill.sort_by_key(|one| !decode.iter().any(|other| other.version() == one.version()));
+    prefill.sort_by_key(|one| !decode.iter().any(|other| other.engine().version() == one.engine().version()));
     if let Some(first) = prefill.first() {
-        decode.sort_by_key(|other| other.version() != first.version());
+        decode.sort_by_key(|other| other.engine().version() != first.engine().version());
     }
 }

@@ -20,6 +20,8 @@ pub struct Settings {
     pub path: String,
     /// How many probes change the state.
     pub health: health::Settings,
+    /// Data-parallel ranks of an engine that reports none itself; 1 for an engine without.
+    pub ranks: u16,
 }
 
 impl Default for Settings {
@@ -29,6 +31,7 @@ impl Default for Settings {
             timeout: Duration::from_secs(5),
             path: "/health".to_owned(),
             health: health::Settings { failure_threshold: 3, success_threshold: 2 },
+            ranks: 1,
         }
     }
 }
@@ -36,6 +39,9 @@ impl Default for Settings {
 /// The first wait of an engine that is not known yet or was put out by a live connection; it doubles from
 /// probe to probe up to the interval.
 const QUICK: Duration = Duration::from_millis(100);
+
+/// The longest page of an engine that is read, in bytes; vLLM's metrics are about 100 KiB a rank.
+const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The probes' HTTP client cannot be built.
 #[derive(Debug, Error)]
@@ -77,6 +83,7 @@ async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, 
             if !was_up {
                 engine.set_version(version(&engine, &client).await);
                 fleet.note_versions();
+                fleet.set_ranks(&engine, &ranks(&engine, &client, settings.ranks).await);
             }
         }
         let wait = quick.unwrap_or_else(|| jittered(settings.interval));
@@ -111,7 +118,53 @@ async fn probe(engine: &Engine, client: &reqwest::Client, path: &str, complained
 }
 
 async fn version(engine: &Engine, client: &reqwest::Client) -> Option<String> {
-    let text = client.get(format!("{}/version", engine.url())).send().await.ok()?.text().await.ok()?;
+    let text = page(engine, client, "/version").await?;
     let document: serde_json::Value = serde_json::from_str(&text).ok()?;
     Some(document.get("version")?.as_str()?.to_owned())
+}
+
+/// The numbers of an engine's data-parallel ranks: those that its metrics name in the label `engine` where
+/// there are several, else `0..fallback` where that is several.
+async fn ranks(engine: &Engine, client: &reqwest::Client, fallback: u16) -> Vec<u16> {
+    let named = page(engine, client, "/metrics").await.map(|text| ranks_in(&text)).unwrap_or_default();
+    match (named.len(), fallback) {
+        (2.., _) => named,
+        (_, 2..) => (0..fallback).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The values of the label `engine` in the Prometheus text format.
+fn ranks_in(metrics: &str) -> Vec<u16> {
+    let labels = metrics.lines().filter(|line| line.starts_with("vllm:")).filter_map(|line| {
+        let (_, rest) = line.split_once("{engine=\"").or_else(|| line.split_once(",engine=\""))?;
+        rest.split('"').next()?.parse().ok()
+    });
+    let ranks: std::collections::BTreeSet<u16> = labels.collect();
+    ranks.into_iter().collect()
+}
+
+/// A page of an engine, as far as it is of a sensible length.
+async fn page(engine: &Engine, client: &reqwest::Client, path: &str) -> Option<String> {
+    let mut answer = client.get(format!("{}{path}", engine.url())).send().await.ok()?;
+    let mut whole = Vec::new();
+    while let Some(chunk) = answer.chunk().await.ok()? {
+        if !answer.status().is_success() || whole.len() + chunk.len() > PAGE_BYTES_MAX {
+            return None;
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    String::from_utf8(whole).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranks_in;
+
+    #[test]
+    fn ranks_are_the_values_of_the_engine_label() {
+        let text = "# HELP vllm:a b\nvllm:a{engine=\"1\",model_name=\"m\"} 0\nvllm:a{engine=\"0\"} 1\nvllm:b{model_name=\"m\",engine=\"1\"} 0\nother{engine=\"7\"} 1\n";
+        assert_eq!(ranks_in(text), [0, 1]);
+        assert_eq!(ranks_in("vllm:a 1\nvllm:b{engine=\"x\"} 1\n"), []);
+    }
 }

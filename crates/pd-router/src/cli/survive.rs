@@ -153,7 +153,7 @@ impl Survive {
         retry.max_backoff = Duration::from_millis(self.retry_max_backoff_ms);
         retry.multiplier = self.retry_backoff_multiplier;
         retry.jitter = self.retry_jitter_factor;
-        config.prefill_fallback = match self.prefill_fallback.as_str() {
+        config.plan.fallback = match self.prefill_fallback.as_str() {
             "decode-only" => PrefillFallback::DecodeOnly,
             _ => PrefillFallback::Error,
         };

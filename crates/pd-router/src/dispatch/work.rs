@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{Context, MissingHandoff};
 use crate::admit::budget::Buffered;
 use crate::failure::{Failure, FailureKind, Fault};
+use crate::fleet::candidate::Candidate;
 use crate::fleet::engine::Engine;
 use crate::handoff;
 use crate::ids::{Leg, Missing, Role};
@@ -20,6 +21,7 @@ use crate::leg::decode::{Answer, Call, Pair, decode};
 use crate::leg::head::Head;
 use crate::leg::pool::Resend;
 use crate::leg::prefill::{Prefilled, prefill};
+use crate::plan::ask::Ask;
 use crate::plan::{Candidates, Plan};
 use crate::relay::{self, Again, Retrying};
 use crate::release::Pinned;
@@ -34,6 +36,7 @@ pub(super) struct Work {
     route: Arc<Route>,
     head: Head,
     view: View,
+    ask: Ask,
     tries: Tries,
     tried: SmallVec<[u64; 4]>,
     deadline: Instant,
@@ -56,6 +59,7 @@ impl Work {
         route: Arc<Route>,
         head: Head,
         view: View,
+        ask: Ask,
         room: Buffered,
     ) -> Self {
         let settings = context.settings;
@@ -63,6 +67,7 @@ impl Work {
             route,
             head,
             view,
+            ask,
             tries: Tries::new(settings.retry),
             tried: SmallVec::new(),
             deadline: Instant::now() + settings.request_timeout,
@@ -102,8 +107,10 @@ impl Work {
         // Decode is chosen first: with no decode engine up prefill is not asked.
         let plan = context
             .planner
-            .plan(self.route.api, &self.view, &context.fleet, &self.tried)
+            .plan(&self.ask, self.view.whole(self.route.api), &context.fleet, &self.tried)
             .map_err(Fault::NoEngine)?;
+        // Counted from now on, so that the requests that prefill works on do not all choose alike.
+        let _promised = plan.decode.first().map(|one| one.load(self.ask.tokens));
         match self.first_leg(&plan).await? {
             FirstLeg::Answer(answer) => Ok(*answer),
             FirstLeg::Go(pinned) => self.last_leg(&plan.decode, pinned).await,
@@ -125,8 +132,10 @@ impl Work {
         let context = Arc::clone(&self.context);
         let body = handoff::prefill_body(self.route.api, &self.view);
         let mut failed = Failure::unreachable(Leg::Prefill);
-        for (engine, force) in in_turn(candidates) {
-            let Some(in_flight) = engine.begin(force) else { continue };
+        for (candidate, force) in in_turn(candidates) {
+            let engine = candidate.engine();
+            let Some(in_flight) = candidate.begin(self.ask.tokens, force) else { continue };
+            context.planner.took(&self.ask, candidate);
             self.last = Some((Leg::Prefill, engine.id()));
             tracing::debug!("Stage 1 - Prefill: {}", engine.url());
             let limit = self.within(context.settings.prefill_timeout);
@@ -158,13 +167,15 @@ impl Work {
         let body = handoff::decode_body(self.route.api, &self.view, pinned.as_ref().map(Pinned::handoff));
         let unpinned = AtomicBool::new(false);
         let mut failed = Failure::unreachable(Leg::Decode);
-        for (engine, force) in in_turn(candidates) {
+        for (candidate, force) in in_turn(candidates) {
+            let engine = candidate.engine();
             if pinned.as_ref().is_some_and(|pinned| pinned.too_old(context.settings.handoff_age_max)) {
                 // Its lease could end under decode's hands; prefill again instead.
                 break;
             }
             let Some(pair) = enter_pair(engine, pinned.as_ref(), force) else { continue };
-            let Some(in_flight) = engine.begin(force) else { continue };
+            let Some(in_flight) = candidate.begin(self.ask.tokens, force) else { continue };
+            context.planner.took(&self.ask, candidate);
             self.last = Some((Leg::Decode, engine.id()));
             tracing::debug!("Stage 2 - Decode: {}", engine.url());
             let call = Call {
@@ -267,8 +278,9 @@ pub(super) async fn one_leg(context: &Context, head: &Head, body: Bytes) -> Resu
     let body = Chain::from_iter([body]);
     let sent = AtomicBool::new(false);
     let mut failed = Failure::unreachable(Leg::OneHop);
-    for (engine, force) in in_turn(&context.planner.any(&context.fleet)) {
-        let Some(in_flight) = engine.begin(force) else { continue };
+    for (candidate, force) in in_turn(&context.planner.any(&context.fleet)) {
+        let engine = candidate.engine();
+        let Some(in_flight) = candidate.begin(0, force) else { continue };
         let limit = context.settings.request_timeout;
         let resend = if *head.method() == Method::POST { Resend::Unsent } else { Resend::Once };
         let call = Call { leg: Leg::OneHop, head, body: &body, resend, limit, sent: &sent };
@@ -292,9 +304,9 @@ const fn role_of(leg: Leg) -> Role {
 
 /// Each candidate, and then, if every breaker said no, the first by force: one is tried rather than failing
 /// all.
-fn in_turn(candidates: &Candidates) -> impl Iterator<Item = (&Arc<Engine>, bool)> {
-    let polite = candidates.iter().map(|engine| (engine, false));
-    polite.chain(candidates.first().map(|engine| (engine, true)))
+fn in_turn(candidates: &Candidates) -> impl Iterator<Item = (&Candidate, bool)> {
+    let polite = candidates.iter().map(|one| (one, false));
+    polite.chain(candidates.first().map(|one| (one, true)))
 }
 
 /// The way past the breaker of a pair; `None` while that is open.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::breaker::{self, Breaker, Ticket, Verdict};
+use super::candidate::{Candidate, Load, Rank};
 use super::health::{self, Health};
 use super::url::EngineUrl;
 use crate::ids::Role;
@@ -46,6 +47,7 @@ pub struct Engine {
     epoch: AtomicU64,
     known_ids: Mutex<Vec<Bytes>>,
     version: ArcSwapOption<String>,
+    ranks: ArcSwap<Vec<Arc<Rank>>>,
     probe_now: Notify,
 }
 
@@ -56,6 +58,7 @@ impl Engine {
     #[must_use]
     pub fn new(role: Role, url: EngineUrl, metrics: EngineMetrics, settings: Settings) -> Arc<Self> {
         let Settings { breaker, in_flight_max } = settings;
+        let ranks = vec![Rank::new(url.as_str(), None)];
         Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             role,
@@ -72,6 +75,7 @@ impl Engine {
             epoch: AtomicU64::new(0),
             known_ids: Mutex::default(),
             version: ArcSwapOption::empty(),
+            ranks: ArcSwap::from_pointee(ranks),
             probe_now: Notify::new(),
         })
     }
@@ -146,6 +150,29 @@ impl Engine {
     /// Takes what its `/version` said.
     pub fn set_version(&self, version: Option<String>) {
         self.version.store(version.map(Arc::new));
+    }
+
+    /// Its candidates: itself, or its data-parallel ranks.
+    pub fn candidates(self: &Arc<Self>) -> impl Iterator<Item = Candidate> {
+        let ranks = Vec::clone(&self.ranks.load());
+        ranks.into_iter().map(|rank| Candidate::new(Arc::clone(self), rank))
+    }
+
+    /// Takes the numbers of its data-parallel ranks, none for an engine without; whether that is news. Those
+    /// that it had keep their load.
+    pub fn set_ranks(&self, numbers: &[u16]) -> bool {
+        let wanted: Vec<Option<u16>> =
+            if numbers.is_empty() { vec![None] } else { numbers.iter().copied().map(Some).collect() };
+        let had = self.ranks.load();
+        if had.iter().map(|rank| rank.number()).eq(wanted.iter().copied()) {
+            return false;
+        }
+        let known = |number| had.iter().find(|rank| rank.number() == number).map(Arc::clone);
+        let fresh = |number| Rank::new(self.url.as_str(), number);
+        self.ranks.store(Arc::new(
+            wanted.into_iter().map(|number| known(number).unwrap_or_else(|| fresh(number))).collect(),
+        ));
+        true
     }
 
     /// A probe was answered well or not; `slow` where it got a connection and no answer in time.
@@ -244,7 +271,7 @@ impl Engine {
         }
         let ticket = if force { self.breaker.force(now) } else { self.breaker.enter(now)? };
         self.metrics.in_flight.inc();
-        Some(InFlight { engine: Arc::clone(self), ticket: Some(ticket) })
+        Some(InFlight { engine: Arc::clone(self), ticket: Some(ticket), load: None })
     }
 
     fn new_life(&self) {
@@ -270,6 +297,7 @@ impl Engine {
 pub struct InFlight {
     engine: Arc<Engine>,
     ticket: Option<Ticket>,
+    load: Option<Load>,
 }
 
 impl InFlight {
@@ -277,6 +305,19 @@ impl InFlight {
     #[must_use]
     pub const fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Holds this share of a rank's load as well.
+    #[must_use]
+    pub fn with_load(mut self, load: Load) -> Self {
+        self.load = Some(load);
+        self
+    }
+
+    /// The data-parallel rank that it goes to, where the engine has ranks.
+    #[must_use]
+    pub fn rank(&self) -> Option<u16> {
+        self.load.as_ref().and_then(|load| load.rank().number())
     }
 
     /// Says what the request tells of the engine; the first word counts.

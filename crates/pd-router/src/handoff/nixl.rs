@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Handoff;
 use crate::ids::Missing;
-use crate::request::scan::{self, Object};
+use crate::request::scan::{self, Names, Object};
 
 /// The member that carries a handoff, in bodies and answers.
 pub const FIELD: &str = "kv_transfer_params";
@@ -41,13 +41,13 @@ pub enum Found {
 /// Looks at a prefill answer once and takes the handoff from it, as raw bytes.
 #[must_use]
 pub fn find(answer: &Bytes) -> Found {
-    let Ok(top) = scan::document(answer, &[FIELD]) else { return Found::NotJson };
+    let Ok(top) = scan::document(answer, Names::once(&[FIELD])) else { return Found::NotJson };
     let Some(member) = top.get(FIELD) else { return Found::Missing(Missing::Absent) };
     let raw = answer.slice(member.value.clone());
     if raw.as_ref() == b"null" {
         return Found::Missing(Missing::Absent);
     }
-    let Ok(object) = scan::object_at(answer, member.value.start, &FIELDS) else {
+    let Ok(object) = scan::object_at(answer, member.value.start, Names::once(&FIELDS)) else {
         return Found::Missing(Missing::NotRemote);
     };
     let text = |name: &str| value(answer, &object, name);

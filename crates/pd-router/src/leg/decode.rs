@@ -114,7 +114,8 @@ pub async fn decode(
     let engine = Arc::clone(in_flight.engine());
     engine.metrics().requests.inc();
     let timer = engine.metrics().answer_seconds.start_timer();
-    let make = || call.head.request(call.leg, engine.url(), call.body.clone());
+    let rank = in_flight.rank();
+    let make = || call.head.request(call.leg, engine.url(), rank, call.body.clone());
     let exchange = client.exchange(&engine, call.resend, call.sent, make);
     let result = tokio::time::timeout(call.limit, exchange)
         .await

@@ -15,8 +15,10 @@ use crate::request::edit::Chain;
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Headers with which a client could steer an engine.
-pub const ROUTING: [HeaderName; 2] =
-    [HeaderName::from_static("x-prefiller-host-port"), HeaderName::from_static("x-data-parallel-rank")];
+pub const ROUTING: [HeaderName; 2] = [HeaderName::from_static("x-prefiller-host-port"), DATA_PARALLEL_RANK];
+
+/// The header that names one data-parallel rank of an engine; the router's to set.
+const DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
 /// Headers of one connection only (RFC 9110, section 7.6.1), and those that the router writes itself.
 const HOP_BY_HOP: [HeaderName; 11] = [
@@ -67,9 +69,9 @@ impl Head {
         &self.method
     }
 
-    /// The request of one leg to one engine.
+    /// The request of one leg to one engine, to one of its data-parallel ranks where it has some.
     #[must_use]
-    pub fn request(&self, leg: Leg, url: &EngineUrl, body: Chain) -> Request<ChainBody> {
+    pub fn request(&self, leg: Leg, url: &EngineUrl, rank: Option<u16>, body: Chain) -> Request<ChainBody> {
         let mut request = Request::new(ChainBody::new(body));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = target(url.prefix(), &self.path_and_query);
@@ -77,6 +79,9 @@ impl Head {
         if leg == Leg::Prefill {
             // The router reads this answer, so it has to come uncompressed.
             headers.remove(ACCEPT_ENCODING);
+        }
+        if let Some(rank) = rank {
+            headers.insert(DATA_PARALLEL_RANK, HeaderValue::from(rank));
         }
         headers.insert(HOST, url.authority().clone());
         *request.headers_mut() = headers;
@@ -140,7 +145,7 @@ mod tests {
         let head = Head::new(Method::POST, &uri, headers, &RequestId::generate());
         let url = EngineUrl::parse("http://[::1]:81/p").unwrap();
         let names = |leg| {
-            let request = head.request(leg, &url, Chain::new());
+            let request = head.request(leg, &url, None, Chain::new());
             assert_eq!(request.uri(), "/p/v1/completions?a=%20b");
             let mut names: Vec<_> = request.headers().keys().map(|name| name.as_str().to_owned()).collect();
             names.sort();

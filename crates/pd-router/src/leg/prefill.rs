@@ -49,9 +49,10 @@ pub async fn prefill(
     let engine = Arc::clone(in_flight.engine());
     engine.metrics().requests.inc();
     let timer = engine.metrics().answer_seconds.start_timer();
+    let rank = in_flight.rank();
     let sent = AtomicBool::new(false);
     let whole = async {
-        let make = || head.request(Leg::Prefill, engine.url(), body.clone());
+        let make = || head.request(Leg::Prefill, engine.url(), rank, body.clone());
         let answer = client.exchange(&engine, Resend::Once, &sent, make).await?;
         if answer.status().is_success() { Ok(Err(read(answer.into_body()).await?)) } else { Ok(Ok(answer)) }
     };

@@ -1,10 +1,11 @@
-//! Exact turns over the engines of a pool.
+//! Exact turns over the candidates of a pool.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
-use super::Candidates;
-use crate::fleet::engine::Engine;
+use super::ask::Ask;
+use super::policy::{Order, Policy};
+use crate::fleet::candidate::Candidate;
 
 /// Whose turn it is.
 #[derive(Debug, Default)]
@@ -12,15 +13,9 @@ pub struct RoundRobin {
     turn: AtomicUsize,
 }
 
-impl RoundRobin {
-    /// Every engine, starting with the one whose turn it is.
-    #[must_use]
-    pub fn rank(&self, pool: &[Arc<Engine>]) -> Candidates {
-        if pool.is_empty() {
-            return Candidates::new();
-        }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % pool.len();
-        let (later, first) = pool.split_at(turn);
-        first.iter().chain(later).cloned().collect()
+impl Policy for RoundRobin {
+    fn rank(&self, _ask: &Ask, pool: &[&Candidate], _now: Instant) -> Order {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % pool.len().max(1);
+        (first..pool.len()).chain(0..first).collect()
     }
 }

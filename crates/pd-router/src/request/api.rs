@@ -114,6 +114,8 @@ pub struct Api {
     pub prefill: &'static [Edit],
     /// What goes whole.
     pub whole: &'static [Rule],
+    /// The members that make up the prompt, in the order in which the chat template has them.
+    pub prompt: &'static [&'static str],
     /// The objects in which the engine looks for a handoff.
     pub side_door: Place,
     /// How a broken stream says so.
@@ -123,6 +125,16 @@ pub struct Api {
 /// The two members in which an engine finds a handoff; a client's own never reach it.
 pub const HANDOFF_FIELDS: [&str; 2] = ["kv_transfer_params", "ec_transfer_params"];
 
+/// The members in which a client names its session, the first that is there counts;
+/// `session_params.session_id` goes before them.
+pub const SESSION_FIELDS: [&str; 4] = ["session_id", "user", "user_id", "prompt_cache_key"];
+
+/// The object that holds a `session_id` of its own.
+pub const SESSION_PARAMS: &str = "session_params";
+
+/// The members that make equal prompts have different KV caches.
+pub const CACHE_FIELDS: [&str; 3] = ["model", "cache_salt", "mm_processor_kwargs"];
+
 /// The inference APIs of vLLM 0.32.
 pub static APIS: [Api; 5] = [
     Api {
@@ -130,6 +142,7 @@ pub static APIS: [Api; 5] = [
         path: "/v1/completions",
         prefill: TEXT_PREFILL,
         whole: COMPLETIONS_WHOLE,
+        prompt: &["prompt"],
         side_door: Place::Xargs,
         stream_error: StreamError::OpenAi,
     },
@@ -138,6 +151,7 @@ pub static APIS: [Api; 5] = [
         path: "/v1/chat/completions",
         prefill: TEXT_PREFILL,
         whole: COMPLETIONS_WHOLE,
+        prompt: &["tools", "messages"],
         side_door: Place::Xargs,
         stream_error: StreamError::OpenAi,
     },
@@ -150,6 +164,7 @@ pub static APIS: [Api; 5] = [
             rule(Place::Top, "previous_response_id", Test::NotNull, WholeReason::Stateful),
             rule(Place::Top, "max_output_tokens", Test::NotPositive, WholeReason::Refused),
         ],
+        prompt: &["instructions", "tools", "input"],
         side_door: Place::Xargs,
         stream_error: StreamError::Responses,
     },
@@ -172,6 +187,7 @@ pub static APIS: [Api; 5] = [
             rule(Place::Sampling, "max_tokens", Test::NotPositive, WholeReason::Refused),
             rule(Place::Sampling, "min_tokens", Test::NotUpTo(&["max_tokens"]), WholeReason::Refused),
         ],
+        prompt: &["features", "token_ids"],
         side_door: Place::ExtraArgs,
         stream_error: StreamError::OpenAi,
     },
@@ -180,6 +196,7 @@ pub static APIS: [Api; 5] = [
         path: "/v1/messages",
         prefill: &[set(Place::Top, "max_tokens", "1"), set(Place::Top, "stream", "false")],
         whole: &[rule(Place::Top, "max_tokens", Test::NotPositiveOrAbsent, WholeReason::Refused)],
+        prompt: &["tools", "system", "messages"],
         side_door: Place::Xargs,
         stream_error: StreamError::Messages,
     },
@@ -276,6 +293,18 @@ impl Api {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// The members of the body that tell policies something; the last of a name counts.
+    #[must_use]
+    pub fn told(&self) -> Vec<&'static str> {
+        self.prompt
+            .iter()
+            .copied()
+            .chain(SESSION_FIELDS)
+            .chain([SESSION_PARAMS])
+            .chain(CACHE_FIELDS)
+            .collect()
     }
 
     /// Whether the router reads or writes anything inside `place`.

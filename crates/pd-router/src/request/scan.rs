@@ -84,11 +84,28 @@ impl Object {
     }
 }
 
+/// The names of the members that a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'a> {
+    /// Those that may stand once only.
+    pub once: &'a [&'static str],
+    /// Those of which the last one counts, as the engines' own parser has it.
+    pub last: &'a [&'static str],
+}
+
+impl<'a> Names<'a> {
+    /// Names that may all stand once only.
+    #[must_use]
+    pub const fn once(once: &'a [&'static str]) -> Self {
+        Self { once, last: &[] }
+    }
+}
+
 /// Scans a whole text that must be one object, and finds the members whose names are in `names`.
 ///
 /// # Errors
 /// [`ScanError`], with the offset of the first fault.
-pub fn document(text: &[u8], names: &[&'static str]) -> Result<Object, ScanError> {
+pub fn document(text: &[u8], names: Names<'_>) -> Result<Object, ScanError> {
     if let Err(error) = std::str::from_utf8(text) {
         return Err(ScanError::Utf8 { at: error.valid_up_to() });
     }
@@ -114,7 +131,7 @@ pub fn document(text: &[u8], names: &[&'static str]) -> Result<Object, ScanError
 ///
 /// # Errors
 /// [`ScanError`], with the offset of the first fault; [`ScanError::NotObject`] if there is no brace.
-pub fn object_at(text: &[u8], open: usize, names: &[&'static str]) -> Result<Object, ScanError> {
+pub fn object_at(text: &[u8], open: usize, names: Names<'_>) -> Result<Object, ScanError> {
     let mut scanner = Scanner { text, at: open, depth: 0 };
     if scanner.peek() == Some(b'{') { scanner.object(names) } else { Err(ScanError::NotObject) }
 }
@@ -179,17 +196,20 @@ impl Scanner<'_> {
         self.at += 1;
     }
 
-    fn object(&mut self, names: &[&'static str]) -> Result<Object, ScanError> {
+    fn object(&mut self, names: Names<'_>) -> Result<Object, ScanError> {
         let text = self.text;
         let mut object = Object::default();
         object.close = self.members(&mut |raw: RawMember| {
             let index = object.count;
             object.count += 1;
-            let Some(name) = known(text.get(raw.key.clone()).unwrap_or_default(), names) else {
-                return Ok(());
-            };
+            let key = text.get(raw.key.clone()).unwrap_or_default();
+            let once = known(key, names.once);
+            let Some(name) = once.or_else(|| known(key, names.last)) else { return Ok(()) };
             if object.get(name).is_some() {
-                return Err(ScanError::Duplicate { name });
+                if once.is_some() {
+                    return Err(ScanError::Duplicate { name });
+                }
+                object.members.retain(|member| member.name != name);
             }
             let RawMember { key, value, prev_end, next_start } = raw;
             object.members.push(Member { name, key_start: key.start, value, prev_end, next_start, index });
@@ -372,7 +392,7 @@ mod tests {
     use super::*;
 
     fn scan(text: &str) -> Result<Object, ScanError> {
-        document(text.as_bytes(), &["a", "b"])
+        document(text.as_bytes(), Names::once(&["a", "b"]))
     }
 
     #[test]
@@ -403,8 +423,8 @@ mod tests {
         for text in ["[]", "null", "\"s\"", "1"] {
             assert_eq!(scan(text), Err(ScanError::NotObject), "{text}");
         }
-        assert_eq!(document(b"{\"a\":\xff}", &[]), Err(ScanError::Utf8 { at: 5 }));
-        assert!(document(b"\xef\xbb\xbf{\"a\":1}", &["a"]).unwrap().get("a").is_some());
+        assert_eq!(document(b"{\"a\":\xff}", Names::once(&[])), Err(ScanError::Utf8 { at: 5 }));
+        assert!(document(b"\xef\xbb\xbf{\"a\":1}", Names::once(&["a"])).unwrap().get("a").is_some());
     }
 
     #[test]
@@ -435,15 +455,15 @@ mod tests {
         /// The scanner takes exactly what serde_json takes, on text near to JSON.
         #[test]
         fn agrees_with_serde_json(text in r#"\{("[a-z\\u0061]{0,6}"[: ]{0,2}[\[\]{}0-9eE.+\-, "a-ctrufalsen\\/]{0,12},?){0,3}\}"#) {
-            let ours = document(text.as_bytes(), &[]);
+            let ours = document(text.as_bytes(), Names::once(&[]));
             let theirs = serde_json::from_str::<Box<serde_json::value::RawValue>>(&text);
             prop_assert_eq!(ours.is_ok(), theirs.is_ok(), "{} {:?}", text, ours);
         }
 
         #[test]
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            drop(document(&bytes, &["a"]));
-            drop(object_at(&bytes, 0, &["a"]));
+            drop(document(&bytes, Names::once(&["a"])));
+            drop(object_at(&bytes, 0, Names::once(&["a"])));
             drop(several_items(&bytes, 0).to_string());
         }
     }

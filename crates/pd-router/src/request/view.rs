@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::api::{Api, HANDOFF_FIELDS, Place, Rule, Test};
-use super::scan::{self, Member, Object, ScanError};
+use super::scan::{self, Member, Names, Object, ScanError};
 use crate::ids::WholeReason;
 
 /// An API row with its lists of names worked out, on one path.
@@ -14,17 +14,19 @@ pub struct Route {
     /// The path; not the row's own where `--pd-path` gave another.
     pub path: String,
     names: [Vec<&'static str>; Place::ALL.len()],
+    told: Vec<&'static str>,
 }
 
 impl Route {
     /// Serves `api` on `path`.
     #[must_use]
     pub fn new(api: &'static Api, path: &str) -> Self {
-        Self { api, path: path.to_owned(), names: Place::ALL.map(|place| api.names(place)) }
+        Self { api, path: path.to_owned(), names: Place::ALL.map(|place| api.names(place)), told: api.told() }
     }
 
-    fn names(&self, place: Place) -> &[&'static str] {
-        self.names.get(place as usize).map_or(&[], Vec::as_slice)
+    fn names(&self, place: Place) -> Names<'_> {
+        let once = self.names.get(place as usize).map_or(&[][..], Vec::as_slice);
+        Names { once, last: if place == Place::Top { &self.told } else { &[] } }
     }
 }
 
@@ -77,6 +79,14 @@ impl View {
     #[must_use]
     pub fn get(&self, place: Place, name: &str) -> Option<&[u8]> {
         self.member(place, name).map(|member| self.text(member))
+    }
+
+    /// A string inside an object of the body: `session_params.session_id`. JSON text, quotes included.
+    #[must_use]
+    pub fn inside(&self, name: &str, field: &'static str) -> Option<&[u8]> {
+        let member = self.member(Place::Top, name)?;
+        let object = scan::object_at(&self.bytes, member.value.start, Names::once(&[field])).ok()?;
+        object.get(field).map(|member| self.text(member))
     }
 
     /// Whether the client asked for a stream.

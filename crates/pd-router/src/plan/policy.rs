@@ -1,0 +1,34 @@
+//! What every policy does: put the candidates of a pool in order.
+
+use std::fmt::Debug;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::ask::Ask;
+use crate::fleet::candidate::Candidate;
+
+/// Those of a pool that can take a leg now, in the pool's own order; never empty when a policy sees it.
+pub type Pool<'a> = SmallVec<[&'a Candidate; 16]>;
+
+/// Positions in a pool, best first. What is left out counts as worse than all that is named.
+pub type Order = SmallVec<[usize; 16]>;
+
+/// How to choose. Pure but for what it remembers: no I/O, no lock over a whole pool.
+pub trait Policy: Debug + Send + Sync {
+    /// The candidates in the order in which they are to be tried.
+    fn rank(&self, ask: &Ask, pool: &[&Candidate], now: Instant) -> Order;
+
+    /// This candidate took the request: what a policy remembers, it remembers here.
+    fn took(&self, _ask: &Ask, _candidate: &Candidate, _now: Instant) {}
+
+    /// Whether it looks at [`Ask::session`].
+    fn wants_session(&self) -> bool {
+        false
+    }
+
+    /// Whether it looks at [`Ask::prefix`].
+    fn wants_prefix(&self) -> bool {
+        false
+    }
+}
