@@ -10,8 +10,9 @@ pub mod prefix;
 pub mod random;
 pub mod rendezvous;
 pub mod round_robin;
+pub mod sticky;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ask::Ask;
 use http::{HeaderMap, HeaderName};
@@ -51,6 +52,10 @@ pub struct Settings {
     pub prefill: PolicyName,
     /// The policy of the decode pool.
     pub decode: PolicyName,
+    /// How long a sticky session may be idle.
+    pub session_idle_max: Duration,
+    /// Prompts of fewer tokens skip prefill; 0 for none.
+    pub min_prefill_tokens: u64,
     /// Headers that name a session, before anything in the body.
     pub session_headers: Vec<HeaderName>,
     /// What to do when no prefill engine can serve.
@@ -62,6 +67,8 @@ impl Default for Settings {
         Self {
             prefill: PolicyName::RoundRobin,
             decode: PolicyName::PowerOfTwo,
+            session_idle_max: Duration::from_secs(7200),
+            min_prefill_tokens: 0,
             session_headers: ask::SESSION_HEADERS.to_vec(),
             fallback: PrefillFallback::Error,
         }
@@ -84,6 +91,7 @@ pub struct Planner {
     decode: Box<dyn Policy>,
     any: RoundRobin,
     session_headers: Vec<HeaderName>,
+    min_prefill_tokens: u64,
     fallback: PrefillFallback,
 }
 
@@ -92,10 +100,11 @@ impl Planner {
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         Self {
-            prefill: settings.prefill.make(),
-            decode: settings.decode.make(),
+            prefill: settings.prefill.make(settings),
+            decode: settings.decode.make(settings),
             any: RoundRobin::default(),
             session_headers: settings.session_headers.clone(),
+            min_prefill_tokens: settings.min_prefill_tokens,
             fallback: settings.fallback,
         }
     }
@@ -126,6 +135,8 @@ impl Planner {
     ) -> Result<Plan, Role> {
         let snapshot = fleet.snapshot();
         let mut decode = self.rank(ask, &snapshot, Role::Decode, tried)?;
+        let whole =
+            whole.or_else(|| (ask.tokens < self.min_prefill_tokens).then_some(WholeReason::ShortPrompt));
         let prefill = match (whole, self.fallback) {
             (Some(reason), _) => Err(reason),
             (None, PrefillFallback::Error) => Ok(self.rank(ask, &snapshot, Role::Prefill, tried)?),
@@ -145,6 +156,20 @@ impl Planner {
     /// A candidate took a request: its policy remembers.
     pub fn took(&self, ask: &Ask, candidate: &Candidate) {
         self.policy(candidate.engine().role()).took(ask, candidate, Instant::now());
+    }
+
+    /// A session will not come again: policies forget it.
+    pub fn finish(&self, session: &str) {
+        let key = ask::session_key(session.as_bytes());
+        self.prefill.finish(key);
+        self.decode.finish(key);
+    }
+
+    /// Policies forget what is too old.
+    pub fn tidy(&self) {
+        let now = Instant::now();
+        self.prefill.tidy(now);
+        self.decode.tidy(now);
     }
 
     /// Chooses for a path that any engine serves, whatever its role.

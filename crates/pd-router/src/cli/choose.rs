@@ -1,9 +1,11 @@
 //! The flags that say how engines are chosen.
 
+use std::time::Duration;
+
 use clap::builder::PossibleValuesParser;
 use http::HeaderName;
 
-use super::UsageError;
+use super::{UsageError, secs};
 use crate::config::Config;
 use crate::plan::name::PolicyName;
 
@@ -26,6 +28,14 @@ pub struct Choose {
     /// x-tenant-id x-correlation-id]
     #[arg(long, value_name = "NAME", num_args = 1.., help_heading = "Routing")]
     pub session_headers: Vec<String>,
+
+    /// How long a session of sticky_least_loaded may be idle before it is forgotten
+    #[arg(long, value_name = "SECS", env = "VLLM_ROUTER_SLL_SESSION_EXPIRATION_IN_S", default_value_t = 7200, value_parser = secs, help_heading = "Routing")]
+    pub session_idle_secs: u64,
+
+    /// Prompts of fewer tokens skip prefill (estimated from bytes, exact for token ids; 0: none does)
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Routing")]
+    pub min_prefill_tokens: u64,
 
     /// Data-parallel ranks of an engine whose /metrics name none in the label `engine`
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Routing")]
@@ -54,6 +64,8 @@ impl Choose {
             config.plan.session_headers =
                 self.session_headers.iter().map(header).collect::<Result<_, _>>()?;
         }
+        config.plan.session_idle_max = Duration::from_secs(self.session_idle_secs);
+        config.plan.min_prefill_tokens = self.min_prefill_tokens;
         config.probe.ranks = self.intra_node_data_parallel_size;
         Ok(())
     }
