@@ -80,5 +80,6 @@ async fn beyond_the_descriptors_requests_are_refused_and_health_and_metrics_stil
     for stream in streams {
         assert!(pd_tests::read(stream).await.whole);
     }
+    tokio::time::sleep(Duration::from_millis(300)).await;
     bed.all_good(2, "room again").await;
 }

@@ -72,11 +72,13 @@ pub enum WholeReason {
     Refused,
     /// A prompt shorter than `--min-prefill-tokens`.
     ShortPrompt,
+    /// The chosen decode engine was given all but that many tokens of the prompt before.
+    CachedPrompt,
 }
 
 impl WholeReason {
     /// Every reason, for metrics that exist from the start.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SeveralPrompts,
         Self::SeveralChoices,
         Self::BeamSearch,
@@ -86,6 +88,7 @@ impl WholeReason {
         Self::NoPrefill,
         Self::Refused,
         Self::ShortPrompt,
+        Self::CachedPrompt,
     ];
 
     /// The metric label.
@@ -101,6 +104,7 @@ impl WholeReason {
             Self::NoPrefill => "no_prefill",
             Self::Refused => "refused",
             Self::ShortPrompt => "short_prompt",
+            Self::CachedPrompt => "cached_prompt",
         }
     }
 }

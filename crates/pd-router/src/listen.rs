@@ -91,19 +91,10 @@ pub async fn serve(
     tasks: Tasks,
     stop: CancellationToken,
 ) {
+    let open = || workers.iter().map(|worker| worker.connections.load(Ordering::Relaxed)).sum::<usize>();
     let mut complained = false;
     loop {
-        let open: usize = workers.iter().map(|worker| worker.connections.load(Ordering::Relaxed)).sum();
-        let full = open >= settings.connections_max;
-        if full && !complained {
-            let most = settings.connections_max;
-            tracing::warn!(
-                most,
-                "as many connections are open as may: raise the descriptor limit (ulimit -n)"
-            );
-        }
-        complained = full;
-        if open >= settings.connections_max.saturating_add(CONNECTIONS_EXTRA) {
+        if open() >= settings.connections_max.saturating_add(CONNECTIONS_EXTRA) {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(ACCEPT_REST) => continue,
@@ -113,6 +104,15 @@ pub async fn serve(
             () = stop.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
+        let full = open() >= settings.connections_max;
+        if full && !complained {
+            let most = settings.connections_max;
+            tracing::warn!(
+                most,
+                "as many connections are open as may: raise the descriptor limit (ulimit -n)"
+            );
+        }
+        complained = full;
         match accepted {
             Ok((stream, _)) => hand_over(stream, full, &workers, settings, &tasks, &stop),
             Err(error) => {

@@ -1,6 +1,7 @@
 //! The policies by their names.
 
 use super::Settings;
+use super::cache_aware::CacheAware;
 use super::least_loaded::LeastLoaded;
 use super::policy::Policy;
 use super::power_of_two::PowerOfTwo;
@@ -22,13 +23,16 @@ pub enum PolicyName {
     LeastLoaded,
     /// Session to engine by rendezvous hashing, with a load bound.
     ConsistentHash,
+    /// The longest known prefix, with a load bound.
+    CacheAware,
     /// Session to the engine with the fewest sessions, to stay.
     StickyLeastLoaded,
 }
 
 impl PolicyName {
     /// What may be typed.
-    pub const NAMES: [(&'static str, Self); 7] = [
+    pub const NAMES: [(&'static str, Self); 8] = [
+        ("cache_aware", Self::CacheAware),
         ("round_robin", Self::RoundRobin),
         ("random", Self::Random),
         ("power_of_two", Self::PowerOfTwo),
@@ -54,6 +58,7 @@ impl PolicyName {
     #[must_use]
     pub fn make(self, settings: &Settings) -> Box<dyn Policy> {
         match self {
+            Self::CacheAware => Box::new(CacheAware::new(settings.cache)),
             Self::RoundRobin => Box::<RoundRobin>::default(),
             Self::Random => Box::<Random>::default(),
             Self::PowerOfTwo => Box::<PowerOfTwo>::default(),
