@@ -81,13 +81,13 @@ async fn a_client_that_leaves_while_decode_is_dialled_leaves_nothing_pinned() {
     );
     let fleet = bed.router.fleet().snapshot();
     let prefill = fleet.prefill.clone();
-    bed.router.fleet().swap(pd_router::fleet::Snapshot { prefill: prefill.clone(), decode: vec![engine] });
+    bed.router.fleet().swap(pd_router::fleet::Snapshot::new(prefill.clone(), vec![engine]));
     let mut connection = TcpStream::connect(bed.address()).await.unwrap();
     let body = ask(CHAT, "words", 4, false).to_string();
     connection.write_all(&request("POST", CHAT, &[], body.as_bytes())).await.unwrap();
     until("prefill has answered", || bed.prefill[0].ledger().issued == 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    bed.router.fleet().swap(pd_router::fleet::Snapshot { prefill, decode: fleet.decode.clone() });
+    bed.router.fleet().swap(pd_router::fleet::Snapshot::new(prefill, fleet.decode.clone()));
     drop(connection);
     bed.nothing_pinned().await;
     let ledger = bed.prefill[0].ledger();

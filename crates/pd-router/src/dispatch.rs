@@ -151,8 +151,8 @@ where
     // Spans over the client's bytes, which stay as they came.
     let view = View::read(route, bytes).map_err(Fault::Body)?;
     // Queued with its body, so that a client that leaves is seen to leave.
-    let waiting = Instant::now();
-    record.hold(context.queue.enter().await?, waiting.elapsed());
+    let (slot, waited) = context.queue.enter().await?;
+    record.hold(slot, waited);
     context.observe.stripped(steering(&parts.headers) + view.client_handoffs(route.api) as u64);
     let ask = context.planner.look(route.api, &parts.headers, &view);
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);

@@ -124,11 +124,12 @@ pub async fn decode(
     let result = tokio::time::timeout(call.limit, exchange)
         .await
         .unwrap_or_else(|_| Err(FailureKind::Slow { seconds: call.limit.as_secs() }));
+    let now = Instant::now();
     // How long a path takes that needs no handoff says nothing of decode.
     if call.leg != Leg::OneHop {
-        metrics.answer_seconds.observe(begun.elapsed().as_secs_f64());
+        metrics.answer_seconds.observe(now.duration_since(begun).as_secs_f64());
     }
-    call.phases.answered(call.sent.at(), result.is_ok());
+    call.phases.answered(call.sent.at(), now, result.is_ok());
     match result {
         Ok(response) if response.status().is_informational() => {
             in_flight.say(Verdict::Failure);

@@ -62,12 +62,13 @@ pub async fn prefill(
     let result = tokio::time::timeout(limit, whole)
         .await
         .unwrap_or_else(|_| Err(FailureKind::Slow { seconds: limit.as_secs() }));
-    engine.metrics().answer_seconds.observe(begun.elapsed().as_secs_f64());
+    let now = Instant::now();
+    engine.metrics().answer_seconds.observe(now.duration_since(begun).as_secs_f64());
     let prompt_tokens = match &result {
         Ok(Err(whole)) => Usage::of(whole).prompt,
         Ok(Ok(_)) | Err(_) => None,
     };
-    phases.prefilled(sent.at(), matches!(result, Ok(Err(_))), prompt_tokens);
+    phases.prefilled(sent.at(), now, matches!(result, Ok(Err(_))), prompt_tokens);
     let found = match result {
         Ok(Ok(response)) => {
             in_flight.say(verdict::of_status(&engine, response.status(), response.headers()));

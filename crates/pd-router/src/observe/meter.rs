@@ -137,11 +137,11 @@ impl Meter {
         self.first_token
     }
 
-    /// The mean time of a token after the first, where there are two or more.
+    /// The mean time of a token after the first, where two or more were `generated`.
     #[must_use]
-    pub fn per_token(&self) -> Option<Duration> {
+    pub fn per_token(&self, generated: Option<u64>) -> Option<Duration> {
         let all = self.last_token?.saturating_duration_since(self.first_token?);
-        let after_first = self.usage().generated?.checked_sub(1).filter(|count| *count > 0)?;
+        let after_first = generated?.checked_sub(1).filter(|count| *count > 0)?;
         u32::try_from(after_first).ok().map(|count| all / count)
     }
 }
@@ -215,9 +215,9 @@ mod tests {
     fn tokens_are_the_answers_own_count_or_its_events() {
         let (meter, _) = fed(&[(ROLE, 1), (TOKEN, 2), (TOKEN, 4), (TOKEN, 6)]);
         assert_eq!(meter.usage(), Usage { prompt: None, generated: Some(3) });
-        assert_eq!(meter.per_token(), Some(Duration::from_millis(2)));
+        assert_eq!(meter.per_token(meter.usage().generated), Some(Duration::from_millis(2)));
         let (meter, _) = fed(&[(ROLE, 1), (TOKEN, 2), (TOKEN, 4), (COUNTS, 9)]);
         assert_eq!(meter.usage(), Usage { prompt: Some(4), generated: Some(2) });
-        assert_eq!(meter.per_token(), Some(Duration::from_millis(2)));
+        assert_eq!(meter.per_token(meter.usage().generated), Some(Duration::from_millis(2)));
     }
 }

@@ -54,9 +54,8 @@ impl Phases {
         }
     }
 
-    /// The prefill leg ended, `answered` or not; `sent` is when its request was handed to the connection.
-    pub fn prefilled(&self, sent: Option<Instant>, answered: bool, prompt_tokens: Option<u64>) {
-        let now = Instant::now();
+    /// The prefill leg ended at `now`, `answered` or not; `sent` is when its request was handed to the connection.
+    pub fn prefilled(&self, sent: Option<Instant>, now: Instant, answered: bool, prompt_tokens: Option<u64>) {
         let mut legs = self.0.lock();
         let took = sent.map(|sent| now.saturating_duration_since(sent));
         legs.engine_time += took.unwrap_or_default();
@@ -66,9 +65,8 @@ impl Phases {
         }
     }
 
-    /// The head of a decode answer is there, or the leg failed.
-    pub fn answered(&self, sent: Option<Instant>, answered: bool) {
-        let now = Instant::now();
+    /// The head of a decode answer is there at `now`, or the leg failed.
+    pub fn answered(&self, sent: Option<Instant>, now: Instant, answered: bool) {
         let mut legs = self.0.lock();
         if answered {
             (legs.decode_sent, legs.decode_head) = (sent, Some(now));

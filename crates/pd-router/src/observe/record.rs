@@ -179,7 +179,7 @@ impl Record {
         };
         time(&api.seconds, Some(ended.total));
         time(&api.first_token, ended.first_token);
-        time(&api.per_token, self.meter.per_token());
+        time(&api.per_token, self.meter.per_token(ended.generated_tokens));
         time(&observe.queue_wait, self.queued);
         time(&observe.added, ended.added);
         time(&observe.handoff_gap, legs.handoff_gap());

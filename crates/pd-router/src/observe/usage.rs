@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::{self, Finder};
+use memchr::memmem::Finder;
 
 /// What opens it. Within a JSON string the quotes would be escaped, so text never looks like it.
 const NAME: &[u8] = b"\"usage\":";
@@ -11,6 +11,13 @@ const NAME: &[u8] = b"\"usage\":";
 const HELD_MAX: usize = 320;
 
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(NAME));
+
+/// The names of the counts: of the prompt and of what was generated, OpenAI's first, then those of the
+/// Responses and Messages APIs.
+static COUNTS: LazyLock<[[Finder<'static>; 2]; 2]> = LazyLock::new(|| {
+    [["\"prompt_tokens\":", "\"input_tokens\":"], ["\"completion_tokens\":", "\"output_tokens\":"]]
+        .map(|names| names.map(Finder::new))
+});
 
 /// How many tokens an answer says that it took and made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,16 +54,14 @@ impl Usage {
         });
         // Its end with it, which ends the last number.
         let object = text.get(..end.map_or(text.len(), |end| end + 1)).unwrap_or_default();
-        let either = |names: [&[u8]; 2]| names.into_iter().find_map(|name| number(object, name));
-        Self {
-            prompt: either([b"\"prompt_tokens\":", b"\"input_tokens\":"]),
-            generated: either([b"\"completion_tokens\":", b"\"output_tokens\":"]),
-        }
+        let count = |names: &[Finder<'static>; 2]| names.iter().find_map(|name| number(object, name));
+        let [prompt, generated] = &*COUNTS;
+        Self { prompt: count(prompt), generated: count(generated) }
     }
 }
 
-fn number(object: &[u8], name: &[u8]) -> Option<u64> {
-    let at = memmem::find(object, name)? + name.len();
+fn number(object: &[u8], name: &Finder<'_>) -> Option<u64> {
+    let at = name.find(object)? + name.needle().len();
     let rest = object.get(at..)?.trim_ascii_start();
     let end = rest.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(rest.get(..end)?).ok()?.parse().ok()
