@@ -1,6 +1,8 @@
 //! What the tests of pd-router's promises share: a router in front of simulated engines, and a client that
 //! keeps every byte.
 
+pub mod exposition;
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
