@@ -9,6 +9,7 @@ use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, WorkerGuard};
 use tracing_appender::rolling::{Builder, InitError, Rotation};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
@@ -39,12 +40,15 @@ impl Logs {
     /// [`LogDirError`].
     pub fn start(settings: &Observing) -> Result<Self, LogDirError> {
         let mut logs = Self { writers: Vec::new() };
-        let ansi = io::stderr().is_terminal();
-        let mut layers = vec![layer(settings.log_format, logs.writer(io::stderr()), ansi)];
-        if let Some(dir) = &settings.log_dir {
-            layers.push(layer(settings.log_format, logs.writer(files(dir)?), false));
-        }
-        tracing_subscriber::registry().with(layers.with_filter(filter(settings))).init();
+        let stderr = logs.writer(io::stderr());
+        let (writer, ansi) = match &settings.log_dir {
+            // A line is written down once, so that colours for a person would be in the files too.
+            Some(dir) => (BoxMakeWriter::new(stderr.and(logs.writer(files(dir)?))), false),
+            None => (BoxMakeWriter::new(stderr), io::stderr().is_terminal()),
+        };
+        tracing_subscriber::registry()
+            .with(layer(settings.log_format, writer, ansi).with_filter(filter(settings)))
+            .init();
         Ok(logs)
     }
 
@@ -84,7 +88,7 @@ fn filter(settings: &Observing) -> Targets {
     if settings.access_log { targets.with_target(access::TARGET, Level::INFO) } else { targets }
 }
 
-fn layer(format: LogFormat, writer: NonBlocking, ansi: bool) -> BoxedLayer {
+fn layer(format: LogFormat, writer: BoxMakeWriter, ansi: bool) -> BoxedLayer {
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     match format {
         LogFormat::Text => lines.with_ansi(ansi).boxed(),
