@@ -117,7 +117,7 @@ async fn observe(row: &Row, engines: usize) -> (String, f64, &'static str) {
     let answer = bed.post(CHAT, &body).await;
     let seen = seen(&answer, &body);
     let retries =
-        ["prefill", "decode"].map(|leg| bed.metric(&format!("pd_router_retries_total{{leg=\"{leg}\"}}")));
+        ["prefill", "decode"].map(|leg| bed.sum("pd_router_retries_total", &[&format!("leg=\"{leg}\"")]));
     for sim in bed.prefill.iter().chain(&bed.decode) {
         assert_eq!(sim.ledger().violations, Vec::<String>::new(), "{}", row.what);
     }

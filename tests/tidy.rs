@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 9] = [
     &["leg", "relay"],
     &["retry", "release", "dispatch", "probe"],
     &["listen", "respond", "admin", "edge"],
-    &["config", "cli", "app", "demo", "main", "lib"],
+    &["config", "cli", "logs", "app", "demo", "main", "lib"],
 ];
 
 fn root() -> PathBuf {

@@ -1,6 +1,8 @@
 //! What the tests of pd-router's promises share: a router in front of simulated engines, and a client that
 //! keeps every byte.
 
+pub mod exposition;
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -111,6 +113,16 @@ impl Bed {
             text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));
         let value = line.and_then(|line| line.rsplit(' ').next()).and_then(|value| value.parse().ok());
         value.unwrap_or_else(|| panic!("no series {series} in\n{text}"))
+    }
+
+    /// The sum of a family's series that have all these labels, written as in the text format.
+    #[must_use]
+    pub fn sum(&self, family: &str, labels: &[&str]) -> f64 {
+        let text = self.router.observe().render();
+        let of_family = |line: &&str| line.strip_prefix(family).is_some_and(|rest| rest.starts_with('{'));
+        let lines = text.lines().filter(of_family);
+        let lines = lines.filter(|line| labels.iter().all(|label| line.contains(label)));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
     /// Sends chat requests and checks that each gives the right text, streamed or not.

@@ -90,6 +90,8 @@ async fn readiness(State(admin): State<Arc<Admin>>) -> Response {
     json_response(if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &document)
 }
 
+/// Rendered off the worker, whose streams would wait for it.
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], admin.observe.render()).into_response()
+    let text = tokio::task::spawn_blocking(move || admin.observe.render()).await.unwrap_or_default();
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

@@ -17,11 +17,11 @@ use crate::dispatch::Context;
 use crate::edge;
 use crate::fleet::engine::{self, Engine};
 use crate::fleet::url::EngineUrl;
-use crate::fleet::{Fleet, Snapshot};
+use crate::fleet::{self, Fleet, Snapshot};
 use crate::ids::Role;
 use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
-use crate::observe::Observe;
+use crate::observe::{Observe, peer};
 use crate::plan::Planner;
 use crate::probe::{self, ProbeError};
 use crate::release::Releaser;
@@ -109,7 +109,7 @@ impl Router {
         let address = listener.local_addr().map_err(bind_error)?;
         config.listen.connections_max =
             config.listen.connections_max.min(connections_max(raise_descriptor_limit()));
-        let observe = Arc::new(Observe::new(&APIS.each_ref().map(|api| api.name))?);
+        let observe = observe(&config)?;
         let engines = |role: Role, urls: &[EngineUrl]| -> Vec<_> {
             let handles = |url: &EngineUrl| observe.engines().engine(role, url.as_str());
             let in_flight_max = match role {
@@ -125,6 +125,7 @@ impl Router {
         )));
         let planner = Arc::new(Planner::new(&config.plan));
         crate::task::background(tidy(Arc::clone(&planner)));
+        report(&observe, &fleet, &config);
         let admin = Arc::new(Admin {
             draining: CancellationToken::new(),
             fleet: Arc::clone(&fleet),
@@ -263,6 +264,31 @@ impl Router {
         let serve = listen::serve(listener, vec![worker], settings, Tasks::default(), self.stop.clone());
         crate::task::background(serve);
     }
+}
+
+fn observe(config: &Config) -> Result<Arc<Observe>, StartError> {
+    let observe = Arc::new(Observe::new(&APIS.each_ref().map(|api| api.name))?);
+    if config.peer_metrics {
+        observe.speak_as_peer(peer::Settings {
+            routes: APIS.iter().map(|api| (api.name, api.path)).collect(),
+            policies: [config.plan.prefill.as_str(), config.plan.decode.as_str()],
+        })?;
+    }
+    if config.access_log {
+        observe.keep_access_record();
+    }
+    Ok(observe)
+}
+
+/// What the metrics show of the moment in which they are asked for.
+fn report(observe: &Observe, fleet: &Arc<Fleet>, config: &Config) {
+    let (fleet, queue, budget) =
+        (Arc::clone(fleet), Arc::clone(&config.queue), Arc::clone(&config.admit.budget));
+    observe.on_scrape(move |observe| {
+        observe.queue_depth.set(i64::try_from(queue.waiting()).unwrap_or(i64::MAX));
+        observe.buffered_bytes.set(i64::try_from(budget.used()).unwrap_or(i64::MAX));
+        fleet::report::report(&fleet.snapshot(), observe);
+    });
 }
 
 /// Lets the policies forget, off the request path.

@@ -1,6 +1,7 @@
 //! What may be typed, and what it means as a [`Config`].
 
 mod choose;
+pub mod observing;
 mod survive;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use choose::Choose;
 use clap::Parser;
+use observing::Observing;
 use survive::Survive;
 use thiserror::Error;
 
@@ -118,9 +120,9 @@ pub struct Args {
     #[arg(long, value_name = "SECS", value_parser = secs, help_heading = "Deadlines")]
     pub request_timeout_secs: Option<u64>,
 
-    /// What is logged to standard error
-    #[arg(long, value_name = "LEVEL", value_parser = LEVELS, default_value = "info", help_heading = "Logs")]
-    pub log_level: String,
+    /// Logs and metrics
+    #[command(flatten)]
+    pub observing: Observing,
 
     /// Engines that die, requests that are tried again, overload, the end
     #[command(flatten)]
@@ -138,8 +140,6 @@ pub struct Later {
     #[arg(long, value_name = "SECS", help_heading = "Accepted, no effect yet")]
     pub worker_startup_check_interval: Option<u64>,
 }
-
-const LEVELS: [&str; 6] = ["debug", "info", "warn", "warning", "error", "critical"];
 
 /// Why the command line cannot be used.
 #[derive(Debug, Error)]
@@ -245,6 +245,7 @@ impl Args {
         config.dispatch.request_timeout_for_streams = self.request_timeout_secs.is_some();
         self.choose.fill(&mut config)?;
         self.survive.fill(&mut config);
+        self.observing.fill(&mut config);
         Ok(config)
     }
 

@@ -27,6 +27,10 @@ pub struct Config {
     pub routes: Vec<Arc<Route>>,
     /// Where `/metrics` is served besides the main port.
     pub prometheus: Option<(String, u16)>,
+    /// Whether an access record is logged of every request.
+    pub access_log: bool,
+    /// Whether vllm-router's metric families are served too.
+    pub peer_metrics: bool,
     /// How many threads serve requests.
     pub threads: usize,
     /// Limits on a connection.
@@ -82,6 +86,8 @@ impl Config {
             decode,
             routes: crate::request::api::APIS.iter().map(|api| Arc::new(Route::new(api, api.path))).collect(),
             prometheus: None,
+            access_log: false,
+            peer_metrics: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             listen: listen::Settings { header_timeout: Duration::from_secs(60), connections_max: usize::MAX },
             admit: admit::Settings {

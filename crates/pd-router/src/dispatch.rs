@@ -112,7 +112,7 @@ pub async fn inference<B>(
 where
     B: Body<Data = Bytes>,
 {
-    let mut record = Record::open(&context.observe, route.api.name);
+    let mut record = Record::open(&context.observe, route.api.name, id);
     let started = Instant::now();
     context.retries.deposit();
     let mut work = match receive(context, route, id, request, &mut record).await {
@@ -151,14 +151,17 @@ where
         return Err(Fault::Draining);
     }
     let (bytes, room) = admit::receive(&context.admit, &parts.headers, body).await?;
+    record.received(bytes.len());
     // Spans over the client's bytes, which stay as they came.
     let view = View::read(route, bytes).map_err(Fault::Body)?;
     // Queued with its body, so that a client that leaves is seen to leave.
-    record.hold(context.queue.enter().await?);
-    context.observe.stripped.inc_by(steering(&parts.headers) + view.client_handoffs(route.api) as u64);
+    let (slot, waited) = context.queue.enter().await?;
+    record.hold(slot, waited);
+    context.observe.stripped(steering(&parts.headers) + view.client_handoffs(route.api) as u64);
     let ask = context.planner.look(route.api, &parts.headers, &view);
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);
-    Ok(Work::new(Arc::clone(context), Arc::clone(route), head, view, ask, room))
+    let phases = Arc::clone(record.phases());
+    Ok(Work::new(Arc::clone(context), Arc::clone(route), head, view, ask, room, phases))
 }
 
 /// Serves a path that needs no handoff: one engine, everything unchanged; one that cannot be reached passes
@@ -174,9 +177,9 @@ pub async fn one_hop<B>(
 where
     B: Body<Data = Bytes>,
 {
-    let record = Record::open(&context.observe, ONE_HOP);
+    let mut record = Record::open(&context.observe, ONE_HOP, id);
     let method = request.method().clone();
-    match one_leg(context, id, request).await {
+    match one_leg(context, id, request, &mut record).await {
         Ok(answer) => {
             let deadline =
                 (!relay::is_events(&answer)).then(|| Instant::now() + context.settings.request_timeout);
@@ -187,15 +190,21 @@ where
     }
 }
 
-async fn one_leg<B>(context: &Context, id: &RequestId, request: Request<B>) -> Result<Answer, Fault>
+async fn one_leg<B>(
+    context: &Context,
+    id: &RequestId,
+    request: Request<B>,
+    record: &mut Record,
+) -> Result<Answer, Fault>
 where
     B: Body<Data = Bytes>,
 {
     let (parts, body) = request.into_parts();
     let (bytes, _room) = admit::receive(&context.admit, &parts.headers, body).await?;
-    context.observe.stripped.inc_by(steering(&parts.headers));
+    record.received(bytes.len());
+    context.observe.stripped(steering(&parts.headers));
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);
-    work::one_leg(context, &head, bytes).await
+    work::one_leg(context, &head, bytes, record.phases()).await
 }
 
 fn relay_settings(context: &Context) -> relay::Settings {

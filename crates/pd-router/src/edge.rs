@@ -19,6 +19,8 @@ use crate::dispatch::{self, Context, Failed};
 use crate::failure::Fault;
 use crate::ids::RequestId;
 use crate::leg::head::X_REQUEST_ID;
+use crate::observe::record::{Outcome, Record};
+use crate::observe::{Observe, UNKNOWN};
 use crate::relay::body::Relay;
 use crate::request::view::Route;
 use crate::respond;
@@ -76,8 +78,9 @@ pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>) 
     for path in ONE_HOP_POST {
         router = router.route(path, only("POST", post(one_hop)));
     }
+    let observe = Arc::clone(&context.observe);
     let router = router.with_state(Edge { context });
-    router.merge(admin::router(admin)).fallback(unknown_path).layer(RequestIdLayer)
+    router.merge(admin::router(admin)).fallback(unknown_path).layer(RequestIdLayer { observe })
 }
 
 /// What answers while as many connections are open as may: the router's own paths; any other is refused.
@@ -90,7 +93,7 @@ pub fn full(admin: &Arc<Admin>) -> Router {
     admin::router(admin)
         .fallback(|| async { respond::fault(&Fault::ConnectionsFull).0 })
         .layer(axum::middleware::map_response(close))
-        .layer(RequestIdLayer)
+        .layer(RequestIdLayer { observe: Arc::clone(&admin.observe) })
 }
 
 /// A route whose other methods are refused with the list of those that it takes.
@@ -98,7 +101,7 @@ pub fn only<S>(allow: &'static str, route: MethodRouter<S, Infallible>) -> Metho
 where
     S: Clone + Send + Sync + 'static,
 {
-    route.fallback_service(any(move || async move { respond::fault(&Fault::WrongMethod { allow }).0 }))
+    route.fallback_service(any(move || async move { not_served(&Fault::WrongMethod { allow }) }))
 }
 
 async fn one_hop(State(edge): State<Edge>, id: axum::Extension<RequestId>, request: Request) -> Response {
@@ -106,7 +109,17 @@ async fn one_hop(State(edge): State<Edge>, id: axum::Extension<RequestId>, reque
 }
 
 async fn unknown_path() -> Response {
-    respond::fault(&Fault::UnknownPath).0
+    not_served(&Fault::UnknownPath)
+}
+
+/// The mark of an answer to what no handler takes, to be counted by the layer around them all.
+#[derive(Clone, Copy, Debug)]
+struct NotServed(Outcome);
+
+fn not_served(fault: &Fault) -> Response {
+    let (mut response, outcome) = respond::fault(fault);
+    response.extensions_mut().insert(NotServed(outcome));
+    response
 }
 
 fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
@@ -114,21 +127,24 @@ fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
         Ok(response) => response.map(Body::new).into_response(),
         Err(Failed { fault, mut record }) => {
             let (response, outcome) = respond::fault(&fault);
+            record.answered(response.status().as_u16());
             record.end(outcome);
             response
         }
     }
 }
 
-/// Gives every request an id and every answer the same.
-#[derive(Clone, Copy, Debug)]
-struct RequestIdLayer;
+/// Gives every request an id and every answer the same, and counts what no handler takes.
+#[derive(Clone, Debug)]
+struct RequestIdLayer {
+    observe: Arc<Observe>,
+}
 
 impl<S> Layer<S> for RequestIdLayer {
     type Service = WithRequestId<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        WithRequestId { inner }
+        WithRequestId { inner, observe: Arc::clone(&self.observe) }
     }
 }
 
@@ -136,6 +152,7 @@ impl<S> Layer<S> for RequestIdLayer {
 #[derive(Clone, Debug)]
 struct WithRequestId<S> {
     inner: S,
+    observe: Arc<Observe>,
 }
 
 impl<S> Service<Request> for WithRequestId<S>
@@ -155,8 +172,14 @@ where
         let id = RequestId::from_client(request.headers().get(X_REQUEST_ID));
         request.extensions_mut().insert(id.clone());
         let answer = self.inner.call(request);
+        let observe = Arc::clone(&self.observe);
         Box::pin(async move {
             let mut response = answer.await?;
+            if let Some(NotServed(outcome)) = response.extensions().get() {
+                let mut record = Record::open(&observe, UNKNOWN, &id);
+                record.answered(response.status().as_u16());
+                record.end(*outcome);
+            }
             response.headers_mut().insert(X_REQUEST_ID, id.as_header().clone());
             Ok(response)
         })

@@ -4,6 +4,7 @@ pub mod breaker;
 pub mod candidate;
 pub mod engine;
 pub mod health;
+pub mod report;
 pub mod url;
 
 use std::sync::Arc;

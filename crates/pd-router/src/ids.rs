@@ -183,6 +183,64 @@ impl HandoffEnd {
     }
 }
 
+/// Why a request was tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryReason {
+    /// No connection: refused, unreachable, or not in time.
+    Connect,
+    /// The connection ended before the answer.
+    Reset,
+    /// The connection ended within the answer.
+    Cut,
+    /// No answer in time.
+    Slow,
+    /// An answer that no engine gives.
+    BadAnswer,
+    /// A prefill answer without a usable handoff, where that is an error.
+    MissingHandoff,
+    /// A status that says busy: 429 or 503.
+    Busy,
+    /// Another status that may go better elsewhere: 408 or one from 500.
+    Status,
+    /// A stream failed before its first event.
+    FirstEvent,
+    /// The pool has no engine that can serve, but one that may be back at once.
+    NoEngine,
+}
+
+impl RetryReason {
+    /// Every reason, for metrics that exist from the start.
+    pub const ALL: [Self; 10] = [
+        Self::Connect,
+        Self::Reset,
+        Self::Cut,
+        Self::Slow,
+        Self::BadAnswer,
+        Self::MissingHandoff,
+        Self::Busy,
+        Self::Status,
+        Self::FirstEvent,
+        Self::NoEngine,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Reset => "reset",
+            Self::Cut => "cut",
+            Self::Slow => "timeout",
+            Self::BadAnswer => "bad_answer",
+            Self::MissingHandoff => "missing_handoff",
+            Self::Busy => "busy",
+            Self::Status => "status",
+            Self::FirstEvent => "first_event",
+            Self::NoEngine => "no_engine",
+        }
+    }
+}
+
 /// The longest client request id that is kept, in bytes.
 pub const REQUEST_ID_BYTES_MAX: usize = 256;
 

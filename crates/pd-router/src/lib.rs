@@ -15,6 +15,7 @@ pub mod handoff;
 pub mod ids;
 pub mod leg;
 pub mod listen;
+pub mod logs;
 pub mod observe;
 pub mod plan;
 pub mod probe;

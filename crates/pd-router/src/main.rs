@@ -1,19 +1,18 @@
 //! Arguments, logs, runtime, exit code.
 
 use std::error::Error;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
 use pd_router::app::Router;
 use pd_router::cli::Args;
 use pd_router::demo::{self, Engines};
+use pd_router::logs::Logs;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    logs(&args.log_level);
-    match run(&args) {
+    match logs_and_run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -22,18 +21,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn logs(level: &str) {
-    let level = match level {
-        "debug" => tracing::Level::DEBUG,
-        "warn" | "warning" => tracing::Level::WARN,
-        "error" | "critical" => tracing::Level::ERROR,
-        _ => tracing::Level::INFO,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+fn logs_and_run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let _logs = Logs::start(&args.observing)?;
+    run(args)
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {

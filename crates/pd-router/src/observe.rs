@@ -1,22 +1,40 @@
 //! What the router tells about itself: the metric families, registered in one place each, and the record of
 //! a request.
 
+pub mod access;
+pub mod api;
+pub mod code;
 pub mod engine;
+pub mod meter;
+pub mod peer;
+pub mod phases;
+pub mod process;
+mod reasons;
 pub mod record;
+pub mod usage;
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use api::{ApiFamilies, ApiMetrics};
+use code::Codes;
 use engine::EngineFamilies;
+use parking_lot::Mutex;
+use peer::RankGauges;
+use process::Process;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
-use record::Outcome;
+use reasons::Reasons;
 
-use crate::ids::{HandoffEnd, Leg, Missing, WholeReason};
+use crate::ids::{HandoffEnd, Leg, Missing, RetryReason, WholeReason};
 
 /// The `api` label of paths that need no handoff.
 pub const ONE_HOP: &str = "one_hop";
+
+/// The `api` label of paths that are not served, and of methods that a path does not take.
+pub const UNKNOWN: &str = "unknown";
 
 /// Bounds, in seconds, for what an engine takes: from a cached short prompt (1 ms) to the longest prefill.
 const LEG_SECONDS: &[f64] =
@@ -26,21 +44,77 @@ const LEG_SECONDS: &[f64] =
 const REQUEST_SECONDS: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 
-/// The registry and the families that no engine owns.
+/// Bounds, in seconds, for a first token: fine between 50 ms and 2 s, where targets lie.
+const FIRST_TOKEN_SECONDS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0,
+    30.0, 120.0,
+];
+
+/// Bounds, in seconds, for a token: 1 ms is a read that brought several, 5 to 100 ms is usual, beyond 1 s an
+/// engine is preempting.
+const TOKEN_SECONDS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
+    10.0,
+];
+
+/// Bounds, in seconds, for what the router does by itself: 10 µs and up.
+const OWN_SECONDS: &[f64] = &[
+    0.000_01, 0.000_02, 0.000_03, 0.000_05, 0.000_075, 0.0001, 0.000_15, 0.000_25, 0.0005, 0.001, 0.0025,
+    0.005, 0.01, 0.05, 0.25, 1.0, 10.0,
+];
+
+/// Bounds, in seconds, for the wait for a slot, 60 s at most by default; no wait at all is below the first.
+const WAIT_SECONDS: &[f64] =
+    &[0.0001, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// Bounds for bodies: powers of four from 256 B to the 512 MiB that one may weigh by default; prompts of
+/// 100,000 token ids are about 600 kB.
+const BODY_BYTES: &[f64] = &[
+    256.0,
+    1024.0,
+    4096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+    268_435_456.0,
+    536_870_912.0,
+];
+
+/// The registry, the families that no engine owns, and their handles, resolved once.
 #[derive(Debug)]
 pub struct Observe {
     registry: Registry,
-    engines: EngineFamilies,
-    requests: IntCounterVec,
-    seconds: HistogramVec,
-    ttft: HistogramVec,
-    whole: IntCounterVec,
-    missing: IntCounterVec,
-    handoffs: IntCounterVec,
-    retries: IntCounterVec,
-    /// Members of clients' own handoffs that were cut from bodies.
-    pub stripped: IntCounter,
+    engines: Arc<EngineFamilies>,
+    apis: Vec<Arc<ApiMetrics>>,
+    unknown: Arc<ApiMetrics>,
+    codes: Codes,
+    added: Histogram,
+    queue_wait: Histogram,
+    handoff_gap: Histogram,
+    reasons: Reasons,
+    /// Requests that wait for a slot; set when somebody asks.
+    pub queue_depth: IntGauge,
+    /// Bytes of request bodies held; set when somebody asks.
+    pub buffered_bytes: IntGauge,
     in_flight: IntGauge,
+    process: Process,
+    ranks: OnceLock<RankGauges>,
+    access: AtomicBool,
+    scrape: Mutex<()>,
+    on_scrape: OnceLock<OnScrape>,
+}
+
+/// Reads what is not counted as it happens.
+struct OnScrape(Box<dyn Fn(&Observe) + Send + Sync>);
+
+impl std::fmt::Debug for OnScrape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnScrape")
+    }
 }
 
 impl Observe {
@@ -51,113 +125,114 @@ impl Observe {
     pub fn new(apis: &[&'static str]) -> prometheus::Result<Self> {
         let registry = Registry::new();
         let r = &registry;
-        let observe = Self {
-            engines: EngineFamilies::register(r)?,
-            requests: counters(
-                r,
-                "pd_router_requests_total",
-                "Requests by API and how they ended.",
-                &["api", "outcome"],
-            )?,
-            seconds: histograms(
-                r,
-                "pd_router_request_seconds",
-                "Request head to last byte.",
-                &["api"],
-                REQUEST_SECONDS,
-            )?,
-            ttft: histograms(
-                r,
-                "pd_router_time_to_first_token_seconds",
-                "Request head to the first data event of a stream.",
-                &["api"],
-                REQUEST_SECONDS,
-            )?,
-            whole: counters(
-                r,
-                "pd_router_whole_requests_total",
-                "Requests that went whole to one decode engine, by why one handoff cannot serve them.",
-                &["reason"],
-            )?,
-            missing: counters(
-                r,
-                "pd_router_missing_handoffs_total",
-                "Prefill answers without a handoff that a decode engine could use.",
-                &["reason"],
-            )?,
-            handoffs: counters(
-                r,
-                "pd_router_handoffs_total",
-                "Handoffs by step: issued = fetched + released + stranded, once all have ended.",
-                &["state"],
-            )?,
-            retries: counters(r, "pd_router_retries_total", "Tries after the first, by leg.", &["leg"])?,
-            stripped: IntCounter::new(
-                "pd_router_stripped_client_params_total",
-                "Members of clients' own handoffs, and routing headers, that were cut from requests.",
-            )?,
-            in_flight: IntGauge::new("pd_router_requests_in_flight", "Requests in flight.")?,
-            registry: registry.clone(),
-        };
-        r.register(Box::new(observe.stripped.clone()))?;
-        r.register(Box::new(observe.in_flight.clone()))?;
-        let info = gauges(r, "pd_router_build_info", "Always 1.", &["version"])?;
+        let by_api = ApiFamilies::register(r)?;
+        let info = gauges(r, "pd_router_build_info", "Always 1; which build it is.", &["version"])?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        observe.start_at_zero(apis);
-        Ok(observe)
+        Ok(Self {
+            engines: Arc::new(EngineFamilies::register(r)?),
+            apis: apis.iter().copied().chain([ONE_HOP]).map(|name| Arc::new(by_api.api(name))).collect(),
+            unknown: Arc::new(by_api.api(UNKNOWN)),
+            codes: Codes::new(&counters(
+                r,
+                "pd_router_responses_total",
+                "Requests by the status that their client got; 499 for a client that left before any. A status that is rare among engines counts in `other_4xx` and the like.",
+                &["code"],
+            )?),
+            added: histogram(
+                r,
+                "pd_router_added_seconds",
+                "The router's own time of a request that was served: end to end, less what engines took, less the arrival of its body and its wait for a slot. Connecting to engines and waits between tries are in it; reading the request head is not.",
+                OWN_SECONDS,
+            )?,
+            queue_wait: histogram(
+                r,
+                "pd_router_queue_wait_seconds",
+                "Wait for a slot, of requests that got one.",
+                WAIT_SECONDS,
+            )?,
+            handoff_gap: histogram(
+                r,
+                "pd_router_handoff_gap_seconds",
+                "Prefill answer to the decode request being written; connecting is in it.",
+                OWN_SECONDS,
+            )?,
+            reasons: Reasons::register(r)?,
+            queue_depth: gauge(r, "pd_router_queue_depth", "Requests that wait for a slot.")?,
+            buffered_bytes: gauge(r, "pd_router_buffered_bytes", "Bytes of request bodies held.")?,
+            in_flight: gauge(r, "pd_router_requests_in_flight", "Requests in flight.")?,
+            process: Process::register(r)?,
+            ranks: OnceLock::new(),
+            access: AtomicBool::new(false),
+            scrape: Mutex::new(()),
+            on_scrape: OnceLock::new(),
+            registry: registry.clone(),
+        })
     }
 
-    fn start_at_zero(&self, apis: &[&str]) {
-        for api in apis.iter().copied().chain([ONE_HOP]) {
-            for outcome in Outcome::ALL {
-                self.requests.with_label_values(&[api, outcome.as_str()]);
-            }
-            self.seconds.with_label_values(&[api]);
-            self.ttft.with_label_values(&[api]);
-        }
-        for reason in WholeReason::ALL {
-            self.whole.with_label_values(&[reason.as_str()]);
-        }
-        for end in HandoffEnd::ALL {
-            self.handoffs.with_label_values(&[end.as_str()]);
-        }
-        for leg in [Leg::Prefill, Leg::Decode, Leg::OneHop] {
-            self.retries.with_label_values(&[leg.as_str()]);
-        }
-        for reason in Missing::ALL {
-            self.missing.with_label_values(&[reason.as_str()]);
-        }
+    /// Has vllm-router's families too.
+    ///
+    /// # Errors
+    /// Two families of one name, which is a fault of this code.
+    pub fn speak_as_peer(&self, settings: peer::Settings) -> prometheus::Result<()> {
+        self.ranks.set(RankGauges::register(&self.registry)?).ok();
+        let apis: Vec<_> = self.apis.iter().chain([&self.unknown]).map(Arc::clone).collect();
+        peer::register(&self.registry, settings, &apis, &self.engines)
+    }
+
+    /// Writes an access record of every request that comes from now on.
+    pub fn keep_access_record(&self) {
+        self.access.store(true, Ordering::Relaxed);
+    }
+
+    fn access_record(&self) -> bool {
+        self.access.load(Ordering::Relaxed)
+    }
+
+    /// What is read, once, whenever somebody asks for the metrics.
+    pub fn on_scrape(&self, read: impl Fn(&Self) + Send + Sync + 'static) {
+        self.on_scrape.set(OnScrape(Box::new(read))).ok();
+    }
+
+    /// vllm-router's gauges of ranks, where they are wanted.
+    #[must_use]
+    pub fn ranks(&self) -> Option<&RankGauges> {
+        self.ranks.get()
     }
 
     /// The families that engines own series of.
     #[must_use]
-    pub const fn engines(&self) -> &EngineFamilies {
+    pub fn engines(&self) -> &EngineFamilies {
         &self.engines
+    }
+
+    /// The handles of an API; those of unknown paths for a name that is none. There are seven names.
+    fn api(&self, name: &str) -> Arc<ApiMetrics> {
+        Arc::clone(self.apis.iter().find(|api| api.name == name).unwrap_or(&self.unknown))
     }
 
     /// Counts a request that goes whole.
     pub fn whole(&self, reason: WholeReason) {
-        self.whole.with_label_values(&[reason.as_str()]).inc();
+        self.reasons.whole(reason);
     }
 
     /// Counts a prefill answer without a usable handoff.
     pub fn missing(&self, reason: Missing) {
-        self.missing.with_label_values(&[reason.as_str()]).inc();
+        self.reasons.missing(reason);
     }
 
     /// Counts a step of a handoff's way.
     pub fn handoff(&self, end: HandoffEnd) {
-        self.handoffs.with_label_values(&[end.as_str()]).inc();
+        self.reasons.handoff(end);
     }
 
     /// Counts a try after the first, after this leg failed.
-    pub fn retry(&self, leg: Leg) {
-        self.retries.with_label_values(&[leg.as_str()]).inc();
+    pub fn retry(&self, leg: Leg, reason: RetryReason) {
+        self.reasons.retry(leg, reason);
     }
 
-    fn request(&self, api: &str, outcome: Outcome, took: Duration) {
-        self.requests.with_label_values(&[api, outcome.as_str()]).inc();
-        self.seconds.with_label_values(&[api]).observe(took.as_secs_f64());
+    /// Counts members and headers of a request that were cut.
+    pub fn stripped(&self, count: u64) {
+        self.reasons.stripped.inc_by(count);
     }
 
     /// Requests in flight now.
@@ -166,15 +241,39 @@ impl Observe {
         self.in_flight.get()
     }
 
-    /// Everything in the Prometheus text format 0.0.4.
+    /// Everything in the Prometheus text format 0.0.4. Takes about a millisecond for a large fleet.
     #[must_use]
     pub fn render(&self) -> String {
+        // One at a time: what is read now goes to counters as the difference from what was read before.
+        let _one = self.scrape.lock();
+        self.process.read();
+        if let Some(OnScrape(read)) = self.on_scrape.get() {
+            read(self);
+        }
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::warn!(%error, "the metrics could not be rendered");
         }
         String::from_utf8(text).unwrap_or_default()
     }
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    let counter = IntCounter::new(name, help)?;
+    registry.register(Box::new(counter.clone()))?;
+    Ok(counter)
+}
+
+fn gauge(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    let gauge = IntGauge::new(name, help)?;
+    registry.register(Box::new(gauge.clone()))?;
+    Ok(gauge)
+}
+
+fn histogram(registry: &Registry, name: &str, help: &str, bounds: &[f64]) -> prometheus::Result<Histogram> {
+    let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(bounds.to_vec()))?;
+    registry.register(Box::new(histogram.clone()))?;
+    Ok(histogram)
 }
 
 fn counters(

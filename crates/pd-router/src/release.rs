@@ -4,7 +4,6 @@
 //! one token asked for in case an engine does not look. Seen to work on vLLM 0.24 and 0.32.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,8 +16,9 @@ use crate::handoff::{Handoff, nixl};
 use crate::ids::{HandoffEnd, Leg, RequestId};
 use crate::leg::decode::{Call, decode};
 use crate::leg::head::Head;
-use crate::leg::pool::{LegClient, Resend};
+use crate::leg::pool::{LegClient, Resend, Sent};
 use crate::observe::Observe;
+use crate::observe::phases::Phases;
 use crate::request::edit::Chain;
 use crate::task;
 
@@ -51,7 +51,7 @@ pub struct Pinned {
     handoff: Handoff,
     prefill: u64,
     since: Instant,
-    sent: AtomicBool,
+    sent: Sent,
     authorization: Option<HeaderValue>,
     releaser: Releaser,
 }
@@ -74,7 +74,7 @@ impl Releaser {
             handoff,
             prefill,
             since: Instant::now(),
-            sent: AtomicBool::new(false),
+            sent: Sent::default(),
             authorization: headers.get(AUTHORIZATION).cloned(),
             releaser: self.clone(),
         }
@@ -100,9 +100,9 @@ impl Pinned {
         self.since.elapsed() >= age_max
     }
 
-    /// True while any byte of a decode request with it may have left.
+    /// Whether any byte of a decode request with it may have left.
     #[must_use]
-    pub const fn sent(&self) -> &AtomicBool {
+    pub const fn sent(&self) -> &Sent {
         &self.sent
     }
 }
@@ -110,7 +110,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let observe = &self.releaser.observe;
-        if self.sent.load(Ordering::Relaxed) {
+        if self.sent.any() {
             observe.handoff(HandoffEnd::Fetched);
             return;
         }
@@ -156,7 +156,7 @@ async fn give_back(release: &Release, fleet: &Fleet, client: &Arc<LegClient>) ->
     let mut end = HandoffEnd::StrandedNoDecode;
     for engine in fleet.snapshot().decode.iter().filter(|engine| engine.up()) {
         let Some(in_flight) = engine.begin(true) else { continue };
-        let sent = AtomicBool::new(false);
+        let sent = Sent::default();
         let call = Call {
             leg: Leg::Decode,
             head: &head,
@@ -164,10 +164,11 @@ async fn give_back(release: &Release, fleet: &Fleet, client: &Arc<LegClient>) ->
             resend: Resend::Once,
             limit: LIMIT,
             sent: &sent,
+            phases: &Phases::default(),
         };
         match decode(client, in_flight, call).await {
             Ok(_) => return HandoffEnd::Released,
-            Err(_) if sent.load(Ordering::Relaxed) => return HandoffEnd::Released,
+            Err(_) if sent.any() => return HandoffEnd::Released,
             Err(_) => end = HandoffEnd::StrandedUnreachable,
         }
     }

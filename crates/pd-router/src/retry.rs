@@ -8,6 +8,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, RETRY_AFTER};
 
 use crate::failure::FailureKind;
+use crate::ids::RetryReason;
 
 /// The limits of one request.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +76,28 @@ impl Loss {
             | FailureKind::BadAnswer(_)
             | FailureKind::MissingHandoff => Self::Failed,
         }
+    }
+}
+
+/// How a try after an answer of this status is counted.
+#[must_use]
+pub fn reason_of_status(status: StatusCode) -> RetryReason {
+    match status.as_u16() {
+        429 | 503 => RetryReason::Busy,
+        _ => RetryReason::Status,
+    }
+}
+
+/// How a try after this failure is counted.
+#[must_use]
+pub const fn reason_of_failure(kind: &FailureKind) -> RetryReason {
+    match kind {
+        FailureKind::Connect(_) | FailureKind::ConnectSlow => RetryReason::Connect,
+        FailureKind::Reset { .. } => RetryReason::Reset,
+        FailureKind::Cut => RetryReason::Cut,
+        FailureKind::Slow { .. } => RetryReason::Slow,
+        FailureKind::BadAnswer(_) | FailureKind::TransferMode(_) => RetryReason::BadAnswer,
+        FailureKind::MissingHandoff => RetryReason::MissingHandoff,
     }
 }
 

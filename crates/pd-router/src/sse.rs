@@ -3,8 +3,8 @@
 //!
 //! Line ends are LF, CR LF or CR, and an empty line ends an event (WHATWG HTML, section 9.2.6).
 
-/// As much of a line as is kept to know what it is.
-const LINE_START: usize = 32;
+/// As much of a line as is kept to know what it is; the longest event name of the Responses API fits.
+const LINE_START: usize = 64;
 
 /// The lines that end a stream: of the OpenAI, Messages and Responses APIs.
 const LAST_LINES: [&[u8]; 5] = [
@@ -19,6 +19,12 @@ const LAST_LINES: [&[u8]; 5] = [
 const ERROR_LINES: [&[u8]; 4] =
     [b"data: {\"error\"", b"data:{\"error\"", b"event: error", b"event: response.failed"];
 
+/// The events of typed streams that bring tokens: of the Messages API, and of the Responses API all deltas.
+fn is_delta(line: &[u8]) -> bool {
+    line == b"event: content_block_delta"
+        || (line.starts_with(b"event: response.") && line.ends_with(b".delta"))
+}
+
 /// Where a stream of events stands.
 #[derive(Clone, Debug)]
 pub struct SseScanner {
@@ -27,7 +33,9 @@ pub struct SseScanner {
     after_cr: bool,
     in_event: bool,
     has_data: bool,
+    no_token: bool,
     data_events: u64,
+    token_events: u64,
     done: bool,
     failed: bool,
 }
@@ -40,7 +48,9 @@ impl Default for SseScanner {
             after_cr: false,
             in_event: false,
             has_data: false,
+            no_token: false,
             data_events: 0,
+            token_events: 0,
             done: false,
             failed: false,
         }
@@ -85,6 +95,13 @@ impl SseScanner {
         self.data_events
     }
 
+    /// How many events with data were complete so far that may bring a token: no end mark, no error, and of a
+    /// typed stream only its deltas.
+    #[must_use]
+    pub const fn token_events(&self) -> u64 {
+        self.token_events
+    }
+
     /// Whether the line has come that ends a stream.
     #[must_use]
     pub const fn done(&self) -> bool {
@@ -98,8 +115,11 @@ impl SseScanner {
     }
 
     fn keep(&mut self, part: &[u8]) {
-        for (slot, byte) in self.line.iter_mut().skip(self.line_len).zip(part) {
-            *slot = *byte;
+        if let Some(room) = self.line.get_mut(self.line_len..) {
+            let len = room.len().min(part.len());
+            if let (Some(room), Some(part)) = (room.get_mut(..len), part.get(..len)) {
+                room.copy_from_slice(part);
+            }
         }
         self.line_len = self.line_len.saturating_add(part.len());
     }
@@ -108,13 +128,18 @@ impl SseScanner {
         let line = self.line.get(..self.line_len.min(LINE_START)).unwrap_or_default();
         if self.line_len == 0 {
             self.data_events += u64::from(self.has_data);
+            self.token_events += u64::from(self.has_data && !self.no_token);
             self.in_event = false;
             self.has_data = false;
+            self.no_token = false;
         } else {
+            let last = LAST_LINES.contains(&line);
+            let failed = ERROR_LINES.iter().any(|start| line.starts_with(start));
             self.in_event = true;
             self.has_data |= line.starts_with(b"data:") || line == b"data";
-            self.done |= LAST_LINES.contains(&line);
-            self.failed |= ERROR_LINES.iter().any(|start| line.starts_with(start));
+            self.no_token |= last || failed || (line.starts_with(b"event:") && !is_delta(line));
+            self.done |= last;
+            self.failed |= failed;
         }
         self.line_len = 0;
     }
@@ -161,6 +186,25 @@ mod tests {
         assert_eq!(scan(&[b": ping\n\n", b"event: x\n\n"]).data_events(), 0);
     }
 
+    #[test]
+    fn tokens_come_in_some_events_only() {
+        for (stream, tokens) in [
+            ("data: {\"a\":1}\n\ndata: [DONE]\n\n", 1),
+            (": ping\n\ndata: {\"error\":{}}\n\n", 0),
+            (
+                "event: message_start\ndata: {}\n\nevent: content_block_delta\ndata: {}\n\nevent: message_delta\ndata: {}\n\n",
+                1,
+            ),
+            ("event: response.created\ndata: {}\n\nevent: response.output_text.delta\ndata: {}\n\n", 1),
+            (
+                "event: response.function_call_arguments.delta\ndata: {}\n\nevent: response.output_text.done\ndata: {}\n\n",
+                1,
+            ),
+        ] {
+            assert_eq!(scan(&[stream.as_bytes()]).token_events(), tokens, "{stream:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn cuts_change_nothing(stream in "(data: [a-c]{0,3}|: x|\\[DONE\\]|\n|\r|\r\n){0,12}", cuts in proptest::collection::vec(0usize..80, 0..6)) {
@@ -176,6 +220,7 @@ mod tests {
             scanner.feed(&stream.as_bytes()[at..]);
             prop_assert_eq!(scanner.between_events(), whole.between_events());
             prop_assert_eq!(scanner.data_events(), whole.data_events());
+            prop_assert_eq!(scanner.token_events(), whole.token_events());
             prop_assert_eq!(scanner.done(), whole.done());
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::failure::Fault;
 
@@ -39,13 +40,14 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Waits for a slot, in turn. A request that is dropped while it waits gives its place back.
+    /// Waits for a slot, in turn, and says for how long. A request that is dropped while it waits gives its
+    /// place back.
     ///
     /// # Errors
     /// [`Fault::QueueFull`] at once, or [`Fault::QueueSlow`] after the timeout.
-    pub async fn enter(&self) -> Result<OwnedSemaphorePermit, Fault> {
+    pub async fn enter(&self) -> Result<(OwnedSemaphorePermit, Duration), Fault> {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
-            return Ok(slot);
+            return Ok((slot, Duration::ZERO));
         }
         let place = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
             (waiting < self.waiting_max).then_some(waiting + 1)
@@ -54,8 +56,9 @@ impl Queue {
             return Err(Fault::QueueFull);
         }
         let _waiting = Waiting(&self.waiting);
+        let since = Instant::now();
         match tokio::time::timeout(self.timeout, Arc::clone(&self.slots).acquire_owned()).await {
-            Ok(Ok(slot)) => Ok(slot),
+            Ok(Ok(slot)) => Ok((slot, since.elapsed())),
             Ok(Err(_)) | Err(_) => Err(Fault::QueueSlow { seconds: self.timeout.as_secs() }),
         }
     }
@@ -80,7 +83,7 @@ mod tests {
         drop(slot);
         assert!(second.await.unwrap().is_ok());
         let _slot = queue.enter().await.unwrap();
-        let started = tokio::time::Instant::now();
+        let started = Instant::now();
         assert!(matches!(queue.enter().await, Err(Fault::QueueSlow { seconds: 5 })));
         assert_eq!(started.elapsed(), Duration::from_secs(5));
         assert_eq!(queue.waiting(), 0);

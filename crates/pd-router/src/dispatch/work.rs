@@ -2,7 +2,6 @@
 //! lost, as long as nothing reached the client.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,18 +15,19 @@ use crate::failure::{Failure, FailureKind, Fault};
 use crate::fleet::candidate::Candidate;
 use crate::fleet::engine::Engine;
 use crate::handoff;
-use crate::ids::{Leg, Missing, Role};
+use crate::ids::{Leg, Missing, RetryReason, Role};
 use crate::leg::decode::{Answer, Call, Pair, decode};
 use crate::leg::head::Head;
-use crate::leg::pool::Resend;
+use crate::leg::pool::{Resend, Sent};
 use crate::leg::prefill::{Prefilled, prefill};
+use crate::observe::phases::Phases;
 use crate::plan::ask::Ask;
 use crate::plan::{Candidates, Plan};
 use crate::relay::{self, Again, Retrying};
 use crate::release::Pinned;
 use crate::request::edit::Chain;
 use crate::request::view::{Route, View};
-use crate::retry::{Loss, Tries};
+use crate::retry::{self, Loss, Tries};
 
 /// A request with all that it takes to do it again.
 #[derive(Debug)]
@@ -42,6 +42,7 @@ pub(super) struct Work {
     deadline: Instant,
     last: Option<(Leg, u64)>,
     failed: Option<Failure>,
+    phases: Arc<Phases>,
     _room: Buffered,
 }
 
@@ -61,6 +62,7 @@ impl Work {
         view: View,
         ask: Ask,
         room: Buffered,
+        phases: Arc<Phases>,
     ) -> Self {
         let settings = context.settings;
         Self {
@@ -73,6 +75,7 @@ impl Work {
             deadline: Instant::now() + settings.request_timeout,
             last: None,
             failed: None,
+            phases,
             _room: room,
             context,
         }
@@ -139,7 +142,7 @@ impl Work {
             self.last = Some((Leg::Prefill, engine.id()));
             tracing::debug!("Stage 1 - Prefill: {}", engine.url());
             let limit = self.within(context.settings.prefill_timeout);
-            match prefill(&context.client, in_flight, &self.head, &body, limit).await {
+            match prefill(&context.client, in_flight, &self.head, &body, limit, &self.phases).await {
                 Ok(Prefilled::Handoff(handoff)) => {
                     let pinned = context.releaser.pin(handoff, engine.id(), self.head.headers());
                     return Ok(FirstLeg::Go(Some(pinned)));
@@ -175,7 +178,7 @@ impl Work {
     async fn last_leg(&mut self, candidates: &Candidates, pinned: Option<Pinned>) -> Result<Answer, Fault> {
         let context = Arc::clone(&self.context);
         let body = handoff::decode_body(self.route.api, &self.view, pinned.as_ref().map(Pinned::handoff));
-        let unpinned = AtomicBool::new(false);
+        let unpinned = Sent::default();
         let mut failed = Failure::unreachable(Leg::Decode);
         for (candidate, force) in in_turn(candidates) {
             let engine = candidate.engine();
@@ -195,6 +198,7 @@ impl Work {
                 resend: if pinned.is_some() { Resend::Unsent } else { Resend::Once },
                 limit: self.decode_limit(),
                 sent: pinned.as_ref().map_or(&unpinned, Pinned::sent),
+                phases: &self.phases,
             };
             match decode(&context.client, in_flight, call).await {
                 Ok(mut answer) => {
@@ -243,10 +247,15 @@ impl Work {
         if loss == Loss::Final {
             return None;
         }
-        self.lost(loss, role)
+        let reason = match end {
+            Ok(answer) => retry::reason_of_status(answer.response.status()),
+            Err(Fault::Leg(failure)) => retry::reason_of_failure(&failure.kind),
+            Err(_) => RetryReason::NoEngine,
+        };
+        self.lost(loss, role, reason)
     }
 
-    fn lost(&mut self, loss: Loss, role: Role) -> Option<Duration> {
+    fn lost(&mut self, loss: Loss, role: Role, reason: RetryReason) -> Option<Duration> {
         if let Some((_, engine)) = self.last
             && !self.tried.contains(&engine)
         {
@@ -258,7 +267,7 @@ impl Work {
         if Instant::now() + wait >= self.deadline {
             return None;
         }
-        self.context.observe.retry(if role == Role::Prefill { Leg::Prefill } else { Leg::Decode });
+        self.context.observe.retry(if role == Role::Prefill { Leg::Prefill } else { Leg::Decode }, reason);
         Some(wait)
     }
 
@@ -274,7 +283,7 @@ impl Work {
 
 impl Again for Work {
     fn again(mut self: Box<Self>) -> Option<Retrying> {
-        let wait = self.lost(Loss::Failed, Role::Decode)?;
+        let wait = self.lost(Loss::Failed, Role::Decode, RetryReason::FirstEvent)?;
         Some(Box::pin(async move {
             tokio::time::sleep(wait).await;
             let answer = self.run().await.ok();
@@ -284,16 +293,21 @@ impl Again for Work {
 }
 
 /// A path that needs no handoff, on the first engine that can be reached.
-pub(super) async fn one_leg(context: &Context, head: &Head, body: Bytes) -> Result<Answer, Fault> {
+pub(super) async fn one_leg(
+    context: &Context,
+    head: &Head,
+    body: Bytes,
+    phases: &Phases,
+) -> Result<Answer, Fault> {
     let body = Chain::from_iter([body]);
-    let sent = AtomicBool::new(false);
+    let sent = Sent::default();
     let mut failed = Failure::unreachable(Leg::OneHop);
     for (candidate, force) in in_turn(&context.planner.any(&context.fleet)) {
         let engine = candidate.engine();
         let Some(in_flight) = candidate.begin(0, force) else { continue };
         let limit = context.settings.request_timeout;
         let resend = if *head.method() == Method::POST { Resend::Unsent } else { Resend::Once };
-        let call = Call { leg: Leg::OneHop, head, body: &body, resend, limit, sent: &sent };
+        let call = Call { leg: Leg::OneHop, head, body: &body, resend, limit, sent: &sent, phases };
         match decode(&context.client, in_flight, call).await {
             Ok(mut answer) => {
                 answer.judge_status();

@@ -4,7 +4,7 @@
 //! nothing of the engine (4xx, 429, a client that left) changes nothing. When its time is over one request
 //! tries; its slot comes back whatever happens to it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -74,12 +74,23 @@ enum Inner {
     HalfOpen { successes: u32, trying: bool },
 }
 
+impl Inner {
+    const fn shows(&self) -> State {
+        match self {
+            Self::Closed { .. } => State::Closed,
+            Self::Open { .. } => State::Open,
+            Self::HalfOpen { .. } => State::HalfOpen,
+        }
+    }
+}
+
 /// A breaker that threads share. While it is closed and has seen no failure it takes no lock.
 #[derive(Debug)]
 pub struct Breaker {
     settings: Settings,
     troubled: AtomicBool,
     inner: Mutex<Inner>,
+    moves: [AtomicU64; 3],
 }
 
 /// A request's way through a breaker. Whoever holds it says one [`Verdict`] in the end.
@@ -94,7 +105,24 @@ impl Breaker {
     /// A closed breaker.
     #[must_use]
     pub const fn new(settings: Settings) -> Self {
-        Self { settings, troubled: AtomicBool::new(false), inner: Mutex::new(CLOSED) }
+        let moves = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+        Self { settings, troubled: AtomicBool::new(false), inner: Mutex::new(CLOSED), moves }
+    }
+
+    /// How often it went to each state, in the order in which [`State`] has them.
+    #[must_use]
+    pub fn moves(&self) -> [u64; 3] {
+        self.moves.each_ref().map(|moves| moves.load(Ordering::Relaxed))
+    }
+
+    /// Puts another state in the place of this one, and counts it where it shows.
+    fn go(&self, inner: &mut Inner, next: Inner) {
+        if inner.shows() != next.shows()
+            && let Some(moves) = self.moves.get(next.shows() as usize)
+        {
+            moves.fetch_add(1, Ordering::Relaxed);
+        }
+        *inner = next;
     }
 
     /// What it shows at this moment.
@@ -126,7 +154,7 @@ impl Breaker {
                 true
             }
             Inner::Open { .. } => {
-                *inner = Inner::HalfOpen { successes: 0, trying: true };
+                self.go(&mut inner, Inner::HalfOpen { successes: 0, trying: true });
                 true
             }
         };
@@ -141,7 +169,7 @@ impl Breaker {
 
     /// Starts again, closed: the engine has a new life.
     pub fn reset(&self) {
-        *self.inner.lock() = CLOSED;
+        self.go(&mut self.inner.lock(), CLOSED);
         self.troubled.store(false, Ordering::Release);
     }
 
@@ -178,7 +206,7 @@ impl Breaker {
             (Inner::Closed { .. } | Inner::Open { .. } | Inner::HalfOpen { .. }, _) => None,
         };
         if let Some(next) = next {
-            *inner = next;
+            self.go(&mut inner, next);
         }
         self.troubled.store(!matches!(*inner, Inner::Closed { failures: 0, .. }), Ordering::Release);
     }

@@ -35,7 +35,7 @@ pub struct Engine {
     id: u64,
     role: Role,
     url: EngineUrl,
-    metrics: EngineMetrics,
+    metrics: Arc<EngineMetrics>,
     in_flight_max: i64,
     breaker_settings: breaker::Settings,
     breaker: Breaker,
@@ -56,7 +56,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl Engine {
     /// An engine under an id that no other engine of this process had or will have; its health is unknown.
     #[must_use]
-    pub fn new(role: Role, url: EngineUrl, metrics: EngineMetrics, settings: Settings) -> Arc<Self> {
+    pub fn new(role: Role, url: EngineUrl, metrics: Arc<EngineMetrics>, settings: Settings) -> Arc<Self> {
         let Settings { breaker, in_flight_max } = settings;
         let ranks = vec![Rank::new(url.as_str(), None)];
         Arc::new(Self {
@@ -100,7 +100,7 @@ impl Engine {
 
     /// Its metric handles, resolved once.
     #[must_use]
-    pub const fn metrics(&self) -> &EngineMetrics {
+    pub const fn metrics(&self) -> &Arc<EngineMetrics> {
         &self.metrics
     }
 
@@ -234,6 +234,12 @@ impl Engine {
     pub fn pair(&self, prefill: u64) -> Option<Arc<Breaker>> {
         let pairs = self.pairs.load();
         if pairs.is_empty() { None } else { pairs.get(&prefill).cloned() }
+    }
+
+    /// How many pairs of it have an open breaker.
+    #[must_use]
+    pub fn pairs_open(&self, now: Instant) -> usize {
+        self.pairs.load().values().filter(|pair| pair.state(now) == breaker::State::Open).count()
     }
 
     /// A decode leg with a handoff failed: the pair is at fault, and the decode engine itself only where it

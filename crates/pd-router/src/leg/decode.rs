@@ -2,19 +2,19 @@
 //! goes on as it comes.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use http::Response;
 
 use super::body::AnswerBody;
 use super::head::Head;
-use super::pool::{LegClient, Resend};
+use super::pool::{LegClient, Resend, Sent};
 use super::verdict;
 use crate::failure::{Failure, FailureKind};
 use crate::fleet::breaker::{Breaker, Ticket, Verdict};
 use crate::fleet::engine::InFlight;
 use crate::ids::Leg;
+use crate::observe::phases::Phases;
 use crate::request::edit::Chain;
 
 /// An answer on its way, and the count of its request at the engine, to be held to the last byte.
@@ -97,8 +97,10 @@ pub struct Call<'a> {
     pub resend: Resend,
     /// How long the head of the answer may take.
     pub limit: Duration,
-    /// True while any byte of the request may have left.
-    pub sent: &'a AtomicBool,
+    /// Whether any byte of the request may have left.
+    pub sent: &'a Sent,
+    /// Where the leg is noted.
+    pub phases: &'a Phases,
 }
 
 /// Sends a request to one engine and waits for the head of its answer. The verdict on a 2xx is left to
@@ -112,15 +114,22 @@ pub async fn decode(
     call: Call<'_>,
 ) -> Result<Answer, Failure> {
     let engine = Arc::clone(in_flight.engine());
-    engine.metrics().requests.inc();
-    let timer = engine.metrics().answer_seconds.start_timer();
+    let metrics = engine.metrics();
+    if call.leg == Leg::OneHop { &metrics.one_hop } else { &metrics.requests }.inc();
+    call.phases.begin(call.leg, metrics);
+    let begun = Instant::now();
     let rank = in_flight.rank();
     let make = || call.head.request(call.leg, engine.url(), rank, call.body.clone());
     let exchange = client.exchange(&engine, call.resend, call.sent, make);
     let result = tokio::time::timeout(call.limit, exchange)
         .await
         .unwrap_or_else(|_| Err(FailureKind::Slow { seconds: call.limit.as_secs() }));
-    timer.observe_duration();
+    let now = Instant::now();
+    // How long a path takes that needs no handoff says nothing of decode.
+    if call.leg != Leg::OneHop {
+        metrics.answer_seconds.observe(now.duration_since(begun).as_secs_f64());
+    }
+    call.phases.answered(call.sent.at(), now, result.is_ok());
     match result {
         Ok(response) if response.status().is_informational() => {
             in_flight.say(Verdict::Failure);

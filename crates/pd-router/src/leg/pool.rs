@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
@@ -81,6 +80,28 @@ pub enum Resend {
     Once,
 }
 
+/// Whether any byte of a request may have left, and since when.
+#[derive(Debug, Default)]
+pub struct Sent(Mutex<Option<Instant>>);
+
+impl Sent {
+    /// Whether any byte may have left.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.at().is_some()
+    }
+
+    /// When the request was handed to its connection.
+    #[must_use]
+    pub fn at(&self) -> Option<Instant> {
+        *self.0.lock()
+    }
+
+    fn set(&self, at: Option<Instant>) {
+        *self.0.lock() = at;
+    }
+}
+
 impl LegClient {
     /// An empty pool.
     #[must_use]
@@ -89,7 +110,7 @@ impl LegClient {
     }
 
     /// Sends a request to an engine and waits for the head of the answer. `make` builds the request, again
-    /// where it is sent again. `sent` is true while any byte of it may have left.
+    /// where it is sent again. `sent` says whether any byte of it may have left.
     ///
     /// # Errors
     /// [`FailureKind`]; [`FailureKind::nothing_sent`] says whether the engine can have seen any of it.
@@ -97,7 +118,7 @@ impl LegClient {
         self: &Arc<Self>,
         engine: &Engine,
         resend: Resend,
-        sent: &AtomicBool,
+        sent: &Sent,
         make: impl Fn() -> Request<ChainBody>,
     ) -> Result<Response<AnswerBody>, FailureKind> {
         let mut request = make();
@@ -125,14 +146,16 @@ impl LegClient {
         self: &Arc<Self>,
         engine: &Engine,
         mut sender: SendRequest<ChainBody>,
-        sent: &AtomicBool,
+        sent: &Sent,
         request: Request<ChainBody>,
     ) -> Result<Response<AnswerBody>, Option<Request<ChainBody>>> {
-        sent.store(true, Ordering::Relaxed);
+        sent.set(Some(Instant::now()));
         let result: Result<Response<Incoming>, _> = sender.try_send_request(request).await;
         let answer = result.map_err(|mut error| {
             let unsent = error.take_message();
-            sent.store(unsent.is_none(), Ordering::Relaxed);
+            if unsent.is_some() {
+                sent.set(None);
+            }
             unsent
         })?;
         let (client, epoch) = (Arc::clone(self), engine.epoch());

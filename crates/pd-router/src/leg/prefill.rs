@@ -1,8 +1,7 @@
 //! The prefill leg: one token, not streamed; its answer is read whole and looked at once.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -10,7 +9,7 @@ use http_body_util::BodyExt;
 use super::body::AnswerBody;
 use super::decode::Answer;
 use super::head::Head;
-use super::pool::{LegClient, Resend};
+use super::pool::{LegClient, Resend, Sent};
 use super::verdict;
 use crate::failure::{Failure, FailureKind};
 use crate::fleet::breaker::Verdict;
@@ -18,6 +17,8 @@ use crate::fleet::engine::InFlight;
 use crate::handoff::Handoff;
 use crate::handoff::nixl::{self, Found};
 use crate::ids::{Leg, Missing};
+use crate::observe::phases::Phases;
+use crate::observe::usage::Usage;
 use crate::request::edit::Chain;
 
 /// The longest prefill answer that is read, in bytes. One token's answer is about 1 KiB; with
@@ -45,12 +46,14 @@ pub async fn prefill(
     head: &Head,
     body: &Chain,
     limit: Duration,
+    phases: &Phases,
 ) -> Result<Prefilled, Failure> {
     let engine = Arc::clone(in_flight.engine());
     engine.metrics().requests.inc();
-    let timer = engine.metrics().answer_seconds.start_timer();
+    phases.begin(Leg::Prefill, engine.metrics());
+    let begun = Instant::now();
     let rank = in_flight.rank();
-    let sent = AtomicBool::new(false);
+    let sent = Sent::default();
     let whole = async {
         let make = || head.request(Leg::Prefill, engine.url(), rank, body.clone());
         let answer = client.exchange(&engine, Resend::Once, &sent, make).await?;
@@ -59,7 +62,13 @@ pub async fn prefill(
     let result = tokio::time::timeout(limit, whole)
         .await
         .unwrap_or_else(|_| Err(FailureKind::Slow { seconds: limit.as_secs() }));
-    timer.observe_duration();
+    let now = Instant::now();
+    engine.metrics().answer_seconds.observe(now.duration_since(begun).as_secs_f64());
+    let prompt_tokens = match &result {
+        Ok(Err(whole)) => Usage::of(whole).prompt,
+        Ok(Ok(_)) | Err(_) => None,
+    };
+    phases.prefilled(sent.at(), now, matches!(result, Ok(Err(_))), prompt_tokens);
     let found = match result {
         Ok(Ok(response)) => {
             in_flight.say(verdict::of_status(&engine, response.status(), response.headers()));

@@ -1,11 +1,18 @@
-//! The record of one request: made when it comes, closed when its last byte has gone or its client has.
+//! The record of one request: made when it comes, closed when its last byte has gone or its client has. What
+//! happens on the way is kept here and goes to the families once, at the end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Observe;
+use super::access::Line;
+use super::api::ApiMetrics;
+use super::engine::EngineMetrics;
+use super::meter::{Events, Meter};
+use super::phases::{Legs, Phases};
+use super::{Observe, code};
+use crate::ids::RequestId;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +32,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Every outcome.
+    /// Every outcome, in the order of the numbers that they are.
     pub const ALL: [Self; 6] = [
         Self::Ok,
         Self::ClientClosed,
@@ -54,24 +61,36 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Record {
     observe: Arc<Observe>,
-    api: &'static str,
+    api: Arc<ApiMetrics>,
+    id: Option<RequestId>,
     started: Instant,
+    body: Option<(u64, Duration)>,
+    queued: Option<Duration>,
+    status: Option<u16>,
     outcome: Option<Outcome>,
-    first_event: Option<Duration>,
+    done: Option<Instant>,
+    meter: Meter,
+    phases: Arc<Phases>,
     slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Record {
     /// Opens the record of a request to `api`, a name from the table of APIs.
     #[must_use]
-    pub fn open(observe: &Arc<Observe>, api: &'static str) -> Self {
+    pub fn open(observe: &Arc<Observe>, api: &'static str, id: &RequestId) -> Self {
         observe.in_flight.inc();
         Self {
+            api: observe.api(api),
+            id: observe.access_record().then(|| id.clone()),
             observe: Arc::clone(observe),
-            api,
             started: Instant::now(),
+            body: None,
+            queued: None,
+            status: None,
             outcome: None,
-            first_event: None,
+            done: None,
+            meter: Meter::default(),
+            phases: Arc::default(),
             slot: None,
         }
     }
@@ -82,31 +101,150 @@ impl Record {
         &self.observe
     }
 
-    /// Holds the request's slot to its end.
-    pub fn hold(&mut self, slot: OwnedSemaphorePermit) {
+    /// Where its legs are noted.
+    #[must_use]
+    pub const fn phases(&self) -> &Arc<Phases> {
+        &self.phases
+    }
+
+    /// Its body is there.
+    pub fn received(&mut self, bytes: usize) {
+        self.body = Some((bytes as u64, self.started.elapsed()));
+    }
+
+    /// Holds the request's slot, for which it waited so long, to its end.
+    pub fn hold(&mut self, slot: OwnedSemaphorePermit, waited: Duration) {
         self.slot = Some(slot);
+        self.queued = Some(waited);
+    }
+
+    /// The client gets this status.
+    pub const fn answered(&mut self, status: u16) {
+        self.status = Some(status);
     }
 
     /// Says how it ended; the first word counts.
     pub fn end(&mut self, outcome: Outcome) {
-        self.outcome.get_or_insert(outcome);
-    }
-
-    /// Notes the first data event of a stream.
-    pub fn first_event(&mut self) {
-        if self.first_event.is_none() {
-            self.first_event = Some(self.started.elapsed());
+        if self.outcome.is_none() {
+            self.outcome = Some(outcome);
+            self.done = Some(Instant::now());
         }
     }
+
+    /// A stream of this engine begins.
+    pub fn stream(&mut self, engine: &Arc<EngineMetrics>) {
+        self.meter.begin(engine);
+    }
+
+    /// A frame of a stream goes to the client, read from the engine at `now`.
+    pub fn frame(&mut self, data: &[u8], events: Events, now: Instant) {
+        self.meter.frame(data, events, now);
+    }
+
+    /// A part of an answer that is no stream goes to the client.
+    pub fn part(&mut self, data: &[u8]) {
+        self.meter.part(data);
+    }
+
+    fn ended(&self, legs: &Legs) -> Ended {
+        let now = Instant::now();
+        let outcome = self.outcome.unwrap_or(Outcome::ClientClosed);
+        let total = now.saturating_duration_since(self.started);
+        let served = matches!(outcome, Outcome::Ok | Outcome::IncompleteStream) && legs.sent > 0;
+        let waited = self.body.map(|(_, took)| took).unwrap_or_default() + self.queued.unwrap_or_default();
+        let engines = legs.engines_took(self.done.unwrap_or(now));
+        let success = self.status.is_some_and(|status| (200..300).contains(&status));
+        let usage = if success { self.meter.usage() } else { super::usage::Usage::default() };
+        let first_token = self.meter.first_token();
+        Ended {
+            outcome,
+            total,
+            added: served.then(|| total.saturating_sub(engines).saturating_sub(waited)),
+            first_token: first_token.map(|at| at.saturating_duration_since(self.started)),
+            prompt_tokens: usage.prompt.or(legs.prompt_tokens),
+            generated_tokens: usage.generated,
+        }
+    }
+
+    fn count(&mut self, ended: &Ended, legs: &Legs) {
+        let (api, observe) = (&self.api, &self.observe);
+        if let Some(counter) = api.outcome(ended.outcome) {
+            counter.inc();
+        }
+        observe.codes.count(self.status.unwrap_or(code::NONE));
+        let time = |family: &prometheus::Histogram, time: Option<Duration>| {
+            if let Some(time) = time {
+                family.observe(time.as_secs_f64());
+            }
+        };
+        time(&api.seconds, Some(ended.total));
+        time(&api.first_token, ended.first_token);
+        time(&api.per_token, self.meter.per_token(ended.generated_tokens));
+        time(&observe.queue_wait, self.queued);
+        time(&observe.added, ended.added);
+        time(&observe.handoff_gap, legs.handoff_gap());
+        api.prompt_tokens.inc_by(ended.prompt_tokens.unwrap_or(0));
+        api.generated_tokens.inc_by(ended.generated_tokens.unwrap_or(0));
+        api.response_bytes.inc_by(self.meter.bytes());
+        if let Some((bytes, _)) = self.body {
+            #[allow(clippy::cast_precision_loss, reason = "bodies are far below 2^52 bytes")]
+            api.request_bytes.observe(bytes as f64);
+        }
+        let handover = legs.decode.as_ref().and_then(|decode| decode.handover_seconds.as_ref());
+        if let (Some(family), Some(from), Some(to)) = (handover, legs.prefilled, self.meter.first_event()) {
+            family.observe(to.saturating_duration_since(from).as_secs_f64());
+        }
+        if let (Some(family), Some(head)) = (api.to_decode_head.get(), legs.decode_head) {
+            family.observe(head.saturating_duration_since(self.started).as_secs_f64());
+        }
+        self.meter.flush();
+    }
+
+    fn line(&self, id: &RequestId, ended: &Ended, legs: &Legs) {
+        Line {
+            id: id.as_str(),
+            api: self.api.name,
+            prefill: legs.prefill.as_ref().map(|engine| engine.url.as_str()),
+            decode: legs.decode.as_ref().map(|engine| engine.url.as_str()),
+            status: self.status,
+            outcome: ended.outcome.as_str(),
+            legs: legs.sent,
+            total: ended.total,
+            body: self.body.map(|(_, took)| took),
+            queue: self.queued,
+            prefill_took: legs.prefill_took,
+            handoff_gap: legs.handoff_gap(),
+            decode_took: legs.decode_took(),
+            first_token: ended.first_token,
+            added: ended.added,
+            prompt_tokens: ended.prompt_tokens,
+            generated_tokens: ended.generated_tokens,
+            request_bytes: self.body.map(|(bytes, _)| bytes),
+            response_bytes: self.meter.bytes(),
+        }
+        .write();
+    }
+}
+
+/// What is known once a request has ended.
+struct Ended {
+    outcome: Outcome,
+    total: Duration,
+    added: Option<Duration>,
+    first_token: Option<Duration>,
+    prompt_tokens: Option<u64>,
+    generated_tokens: Option<u64>,
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let outcome = self.outcome.unwrap_or(Outcome::ClientClosed);
-        self.observe.in_flight.dec();
-        self.observe.request(self.api, outcome, self.started.elapsed());
-        if let Some(ttft) = self.first_event {
-            self.observe.ttft.with_label_values(&[self.api]).observe(ttft.as_secs_f64());
+        let legs = self.phases.take();
+        let ended = self.ended(&legs);
+        self.count(&ended, &legs);
+        if let Some(id) = self.id.take() {
+            self.line(&id, &ended, &legs);
         }
+        // Last: who sees that nothing is in flight sees all of it counted.
+        self.observe.in_flight.dec();
     }
 }

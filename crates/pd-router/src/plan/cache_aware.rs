@@ -120,3 +120,80 @@ impl Policy for CacheAware {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::engine::Engine;
+    use crate::fleet::url::EngineUrl;
+    use crate::observe::Observe;
+    use crate::plan::prefix::Prefix;
+
+    fn pool(count: usize) -> Vec<Candidate> {
+        let observe = Observe::new(&[]).unwrap();
+        let engine = |number| {
+            let url = EngineUrl::parse(&format!("http://10.0.0.{number}:1")).unwrap();
+            let metrics = observe.engines().engine(Role::Prefill, url.as_str());
+            Engine::new(Role::Prefill, url, metrics, crate::fleet::engine::Settings::default())
+        };
+        let engines: Vec<_> = (0..count).map(engine).collect();
+        engines.iter().flat_map(Engine::candidates).collect()
+    }
+
+    fn ask(text: &str, tail: &str) -> Ask {
+        let text = text.repeat(100) + tail;
+        Ask { session: None, prefix: Prefix::of(&[], &[text.as_bytes()]), tokens: text.len() as u64 / 4 }
+    }
+
+    fn send(policy: &CacheAware, pool: &[Candidate], ask: &Ask) -> usize {
+        let refs: Vec<&Candidate> = pool.iter().collect();
+        let first = policy.rank(ask, &refs, Instant::now())[0];
+        policy.took(ask, refs[first], Instant::now());
+        first
+    }
+
+    #[test]
+    fn families_of_prompts_stay_and_new_ones_spread() {
+        let (policy, pool) = (CacheAware::new(Settings::default()), pool(3));
+        let mut homes = Vec::new();
+        for family in 0..6 {
+            let name = format!("the text of family {family} ");
+            let home = send(&policy, &pool, &ask(&name, "first"));
+            homes.push(home);
+            for turn in 0..5 {
+                assert_eq!(send(&policy, &pool, &ask(&name, &format!("turn {turn}"))), home);
+            }
+        }
+        assert!((0..3).all(|engine| homes.iter().filter(|home| **home == engine).count() >= 1), "{homes:?}");
+    }
+
+    #[test]
+    fn a_queue_longer_than_what_the_cache_saves_sends_it_elsewhere() {
+        let (policy, pool) = (CacheAware::new(Settings::default()), pool(2));
+        let ask = ask("the same beginning for all ", "x");
+        let home = send(&policy, &pool, &ask);
+        let waiting = pool[home].load(ask.tokens / 2);
+        assert_eq!(send(&policy, &pool, &ask), home);
+        let more = pool[home].load(ask.tokens);
+        assert_ne!(send(&policy, &pool, &ask), home);
+        drop((waiting, more));
+    }
+
+    #[test]
+    fn a_small_share_does_not_count_and_imbalance_overrides() {
+        let (policy, pool) = (CacheAware::new(Settings::default()), pool(2));
+        let home = send(&policy, &pool, &ask("head ", ""));
+        let little = ask("head ", &"tail".repeat(2_000));
+        let refs: Vec<&Candidate> = pool.iter().collect();
+        let costs: Vec<i64> = policy
+            .known
+            .matched(&little.prefix, refs.iter().copied())
+            .iter()
+            .zip(&refs)
+            .map(|(matched, one)| policy.cost(&little, one, *matched))
+            .collect();
+        assert_eq!(costs[0], costs[1], "5 % of the prompt is under the threshold");
+        let _held: Vec<_> = (0..70).map(|_| pool[home].load(0)).collect();
+        assert_ne!(send(&policy, &pool, &ask("head ", "")), home, "70 requests ahead of none");
+    }
+}

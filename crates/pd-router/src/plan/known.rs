@@ -182,3 +182,82 @@ fn note(bucket: &mut [u64], hash: u64, bit: u32, stamp: u64) {
         *entry = [hash, 1 << bit, stamp];
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::fleet::engine::Engine;
+    use crate::fleet::url::EngineUrl;
+    use crate::ids::Role;
+    use crate::observe::Observe;
+
+    fn pool(count: usize) -> Vec<Candidate> {
+        let observe = Observe::new(&[]).unwrap();
+        let engine = |number| {
+            let url = EngineUrl::parse(&format!("http://10.0.0.{number}:1")).unwrap();
+            let metrics = observe.engines().engine(Role::Prefill, url.as_str());
+            let engine = Engine::new(Role::Prefill, url, metrics, crate::fleet::engine::Settings::default());
+            engine.probed(true, false, crate::fleet::health::Settings { failure_threshold: 1, success_threshold: 1 });
+            engine
+        };
+        (0..count).map(engine).collect::<Vec<Arc<Engine>>>().iter().flat_map(Engine::candidates).collect()
+    }
+
+    fn prompt(words: &str, times: usize) -> Prefix {
+        Prefix::of(&[], &[words.repeat(times).as_bytes()])
+    }
+
+    #[test]
+    fn each_candidate_is_known_by_what_it_was_given() {
+        let (known, pool, now) = (Known::new(1 << 20), pool(3), Instant::now());
+        let (short, long) = (prompt("0123456789abcdef", 32), prompt("0123456789abcdef", 200));
+        known.insert(&short, &pool[0], now);
+        known.insert(&long, &pool[1], now);
+        assert_eq!(known.matched(&long, pool.iter()).as_slice(), [512, 3072, 0]);
+        assert_eq!(known.matched(&short, pool.iter()).as_slice(), [512, 512, 0]);
+        assert_eq!(known.matched(&prompt("other words here", 200), pool.iter()).as_slice(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_restarted_engine_has_nothing_any_more() {
+        let (known, pool, now) = (Known::new(1 << 20), pool(2), Instant::now());
+        let long = prompt("0123456789abcdef", 200);
+        known.insert(&long, &pool[0], now);
+        pool[0].engine().eject("test");
+        assert_eq!(known.matched(&long, pool.iter()).as_slice(), [0, 0]);
+        known.insert(&prompt("0123456789abcdef", 16), &pool[0], now);
+        assert_eq!(known.matched(&long, pool.iter()).as_slice(), [256, 0], "only what its new life was given");
+        known.tidy(now);
+        assert_eq!(known.matched(&long, pool.iter()).as_slice(), [256, 0]);
+        known.tidy(now + IDLE_MAX + Duration::from_secs(2));
+        assert_eq!(known.matched(&long, pool.iter()).as_slice(), [0, 0], "unused for too long");
+    }
+
+    #[test]
+    fn the_table_keeps_its_size_and_the_newest() {
+        let (known, pool, now) = (Known::new(1 << 16), pool(1), Instant::now());
+        let size = || known.shards.iter().map(|shard| shard.lock().capacity() * size_of::<u64>()).sum::<usize>();
+        let before = size();
+        for number in 0..2_000 {
+            let at = now + Duration::from_secs(number);
+            known.insert(&prompt(&format!("prompt number {number:05} "), 60), &pool[0], at);
+        }
+        assert!(size() == before && before <= 1 << 16, "{before}");
+        let last = prompt("prompt number 01999 ", 60);
+        assert_eq!(known.matched(&last, pool.iter()).as_slice(), [1024]);
+        assert_eq!(known.matched(&prompt("prompt number 00001 ", 60), pool.iter()).as_slice(), [0]);
+    }
+
+    #[test]
+    fn more_candidates_than_bits_are_served_all_the_same() {
+        let (known, pool, now) = (Known::new(1 << 20), pool(100), Instant::now());
+        let long = prompt("0123456789abcdef", 200);
+        for one in &pool {
+            known.insert(&long, one, now);
+        }
+        let matched = known.matched(&long, pool.iter());
+        assert_eq!(matched.iter().filter(|bytes| **bytes > 0).count(), 64);
+    }
+}

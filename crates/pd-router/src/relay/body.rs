@@ -4,7 +4,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -16,6 +15,7 @@ use super::first::{First, Step};
 use super::{Again, Settings, whole};
 use crate::fleet::breaker::Verdict;
 use crate::leg::decode::Answer;
+use crate::observe::meter::Events;
 use crate::observe::record::{Outcome, Record};
 use crate::request::api::StreamError;
 use crate::sse::SseScanner;
@@ -46,11 +46,15 @@ pub struct Relay {
 impl Relay {
     pub(super) fn new(
         answer: Answer,
-        record: Record,
+        mut record: Record,
         settings: Settings,
         events: bool,
         again: Option<Box<dyn Again>>,
     ) -> Self {
+        record.answered(answer.response.status().as_u16());
+        if events {
+            record.stream(answer.in_flight.engine().metrics());
+        }
         let first_byte = events.then(|| Instant::now() + settings.first_byte_timeout);
         let until = first_byte.into_iter().chain(settings.deadline).min();
         let mut relay = Self {
@@ -79,13 +83,20 @@ impl Relay {
 
     /// What came from the engine: on to the client, or held, or the cause of another try.
     fn take(&mut self, data: Bytes) -> Option<Bytes> {
-        let Some(scanner) = &mut self.scanner else { return Some(data) };
+        let Some(scanner) = &mut self.scanner else {
+            self.record.part(&data);
+            return Some(data);
+        };
+        let now = Instant::now();
         scanner.feed(&data);
-        if scanner.data_events() > 0 {
-            self.record.first_event();
-        }
+        let events = Events {
+            data: scanner.data_events(),
+            tokens: scanner.token_events(),
+            between: scanner.between_events(),
+        };
+        self.record.frame(&data, events, now.into_std());
         let step = self.first.take(data, scanner);
-        self.wait(self.settings.idle_timeout);
+        self.wait(now + self.settings.idle_timeout);
         match step {
             Step::Pass(data) => Some(data),
             Step::Wait => None,
@@ -96,10 +107,9 @@ impl Relay {
         }
     }
 
-    /// The engine has this long from now to say something.
-    fn wait(&mut self, limit: Duration) {
+    /// The engine has until then to say something.
+    fn wait(&mut self, until: Instant) {
         if let Some(timer) = &mut self.timer {
-            let until = Instant::now() + limit;
             timer.as_mut().reset(self.settings.deadline.map_or(until, |deadline| deadline.min(until)));
         }
     }
@@ -207,7 +217,8 @@ impl Relay {
                 self.answer = answer;
                 self.scanner = Some(SseScanner::default());
                 self.first = First::hold(Some(again));
-                self.wait(self.settings.first_byte_timeout);
+                self.record.stream(self.answer.in_flight.engine().metrics());
+                self.wait(Instant::now() + self.settings.first_byte_timeout);
                 self.broken = None;
                 Poll::Ready(None)
             }
