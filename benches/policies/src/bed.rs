@@ -176,7 +176,8 @@ mod tests {
         let pair = Pair { prefill: PolicyName::RoundRobin, decode: PolicyName::RoundRobin };
         let bed = Bed::new(pair).unwrap();
         let plan = bed.planner.plan(&Ask::default(), None, &bed.fleet, &[]).unwrap();
-        let places = |candidates: &[Candidate]| candidates.iter().map(|one| bed.place(one)).collect::<Vec<_>>();
+        let places =
+            |candidates: &[Candidate]| candidates.iter().map(|one| bed.place(one)).collect::<Vec<_>>();
         assert_eq!(places(&plan.prefill.unwrap()), [0, 1, 2, 3]);
         assert_eq!(places(&plan.decode), [0, 1, 2, 3]);
     }

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use pd_policy_sim::suite::Suite;
-use pd_policy_sim::{Error, report};
+use pd_policy_sim::{Error, report, suite};
 
 /// Compares the router's policies in a simulation; the same options give the same table
 #[derive(Debug, Parser)]
@@ -33,8 +32,8 @@ fn main() -> ExitCode {
 }
 
 fn work(args: &Args) -> Result<(), Error> {
-    let suite = Suite::run(args.requests, args.seed)?;
-    let table = report::table(&suite, args.requests, args.seed);
+    let rows = suite::all(args.requests, args.seed)?;
+    let table = report::table(&rows, args.requests, args.seed);
     print!("{table}");
     args.write.as_ref().map_or(Ok(()), |page| report::write(page, &table))
 }

@@ -13,7 +13,7 @@ use pd_sim::perf::Mark;
 use crate::Error;
 use crate::bed::{Bed, Pair};
 use crate::stats::{Sample, Stats};
-use crate::workload::{ANSWER_TOKENS, Request, Trace};
+use crate::workload::{Request, Trace};
 
 /// The share of the requests, from the first one on, during which caches fill; they are not measured.
 const WARM_UP: f64 = 0.1;
@@ -45,6 +45,7 @@ struct Life {
 struct Run<'a> {
     bed: Bed,
     requests: &'a [Request],
+    answer_tokens: usize,
     lives: Vec<Life>,
     events: BinaryHeap<Reverse<(Duration, usize, Event)>>,
     scheduled: usize,
@@ -59,7 +60,14 @@ pub fn run(trace: &Trace, policies: Pair, seed: u64) -> Result<Stats, Error> {
     fastrand::seed(seed);
     let requests = &trace.requests;
     let lives = requests.iter().map(|_| Life::default()).collect();
-    let mut run = Run { bed: Bed::new(policies)?, requests, lives, events: BinaryHeap::new(), scheduled: 0 };
+    let mut run = Run {
+        bed: Bed::new(policies)?,
+        requests,
+        answer_tokens: trace.answer_tokens,
+        lives,
+        events: BinaryHeap::new(),
+        scheduled: 0,
+    };
     if let Some(first) = requests.first() {
         run.schedule(first.at, Event::Came(0));
     }
@@ -118,7 +126,7 @@ impl Run<'_> {
         life.places.1 = bed.place(chosen);
         let place = life.places.1;
         let engine = bed.decode.get_mut(place).ok_or("an engine without a model")?;
-        if engine.join(index, ANSWER_TOKENS) {
+        if engine.join(index, self.answer_tokens) {
             self.step(place, now);
         }
         Ok(())
@@ -131,6 +139,7 @@ impl Run<'_> {
     }
 
     fn stepped(&mut self, place: usize, now: Duration) {
+        let gaps = u32::try_from(self.answer_tokens.saturating_sub(1)).unwrap_or(u32::MAX).max(1);
         let marks = self.bed.decode.get_mut(place).map(|engine| engine.end_step());
         for Mark { request, first, last } in marks.into_iter().flatten() {
             let Some(life) = self.lives.get_mut(request) else { continue };
@@ -140,7 +149,7 @@ impl Run<'_> {
             if last {
                 life.in_flight = None;
                 life.decode.clear();
-                life.tpot = Some((now - life.first_at) / (ANSWER_TOKENS as u32 - 1));
+                life.tpot = Some((now - life.first_at) / gaps);
             }
         }
         self.step(place, now);

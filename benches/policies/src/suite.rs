@@ -8,7 +8,13 @@ use crate::Error;
 use crate::bed::Pair;
 use crate::run::run;
 use crate::stats::Stats;
-use crate::workload::{Trace, Workload};
+use crate::workload::{HOT_SESSION, LONG, LONG_HOT, NO_SHARE, SHARED, Trace, Workload};
+
+/// What the policies of the prefill pool are compared with.
+pub const PREFILL: [Workload; 3] = [SHARED, NO_SHARE, HOT_SESSION];
+
+/// What those of the decode pool are compared with.
+pub const DECODE: [Workload; 3] = [SHARED, LONG, LONG_HOT];
 
 /// What was run and what it showed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,17 +25,10 @@ pub struct Row {
     pub pool: Role,
     /// That policy.
     pub policy: PolicyName,
+    /// Requests a second.
+    pub rate: f64,
     /// The numbers.
     pub stats: Stats,
-}
-
-/// All rows, and requests a second.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Suite {
-    /// One a pool, workload and policy.
-    pub rows: Vec<Row>,
-    /// Requests a second, the same in all.
-    pub rate: f64,
 }
 
 /// Every policy once, in the order of their names.
@@ -60,26 +59,22 @@ pub fn best_prefill() -> PolicyName {
     PolicyName::by_name("cache_aware").unwrap_or(PolicyName::LeastLoaded)
 }
 
-impl Suite {
-    /// Runs all of them. A hot session is nothing to a policy that does not look at sessions: its rows would
-    /// be those of the workload without one.
-    ///
-    /// # Errors
-    /// See [`run`].
-    pub fn run(requests: usize, seed: u64) -> Result<Self, Error> {
-        let mut suite = Self::default();
-        for workload in Workload::ALL {
+/// Runs all of them. A hot session is nothing to a policy that does not look at sessions: its rows would be
+/// those of the workload without one.
+///
+/// # Errors
+/// See [`run`].
+pub fn all(requests: usize, seed: u64) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    for (pool, workloads) in [(Role::Prefill, PREFILL), (Role::Decode, DECODE)] {
+        for workload in workloads {
             let trace = Trace::new(workload, requests, seed)?;
-            suite.rate = trace.rate;
-            let hot = workload == Workload::HotSession;
-            for pool in [Role::Prefill, Role::Decode] {
-                for policy in policies().into_iter().filter(|policy| !hot || policy.make().wants_session()) {
-                    let stats = run(&trace, pair(pool, policy), seed)?;
-                    suite.rows.push(Row { workload, pool, policy, stats });
-                }
+            let wanted = |policy: &PolicyName| !workload.hot || policy.make().wants_session();
+            for policy in policies().into_iter().filter(wanted) {
+                let stats = run(&trace, pair(pool, policy), seed)?;
+                rows.push(Row { workload, pool, policy, rate: trace.rate, stats });
             }
         }
-        suite.rows.sort_by_key(|row| row.pool == Role::Decode);
-        Ok(suite)
     }
+    Ok(rows)
 }

@@ -25,8 +25,12 @@ pub const SYSTEM_TOKENS: usize = 1000;
 /// Tokens that a user adds in a turn.
 pub const TURN_TOKENS: usize = 300;
 
-/// Tokens of an answer, which the next turn's prompt holds.
-pub const ANSWER_TOKENS: usize = 300;
+/// Tokens of an answer, which the next turn's prompt holds: about the median of 129 in the conversations of
+/// "Splitwise: Efficient Generative LLM Inference Using Phase Splitting" (Patel et al., 2024).
+pub const ANSWER_TOKENS: usize = 128;
+
+/// Tokens of a long answer.
+pub const LONG_ANSWER_TOKENS: usize = 1000;
 
 /// How much of the fleet's capacity is asked for.
 pub const LOAD: f64 = 0.7;
@@ -36,29 +40,33 @@ pub const HOT: f64 = 0.4;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Workload {
-    /// Conversations over shared system prompts.
-    Shared,
-    /// Prompts as long as those, none of which shares a token with another; every session is a new one.
-    NoShare,
-    /// The same, but four of ten requests are of one session: more than the engine of that session can do.
-    HotSession,
-}
-
-impl Workload {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Shared, Self::NoShare, Self::HotSession];
-
+pub struct Workload {
     /// Its name in the table.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Shared => "shared",
-            Self::NoShare => "no-share",
-            Self::HotSession => "hot session",
-        }
-    }
+    pub name: &'static str,
+    /// Conversations over shared system prompts; else prompts as long as those, none of which shares
+    /// anything with another, and each of a session of its own.
+    pub shared: bool,
+    /// Four of ten requests are of one session: more than the engine of that session can do.
+    pub hot: bool,
+    /// Tokens of every answer.
+    pub answer_tokens: usize,
 }
+
+/// Conversations.
+pub const SHARED: Workload =
+    Workload { name: "shared", shared: true, hot: false, answer_tokens: ANSWER_TOKENS };
+
+/// Nothing in common.
+pub const NO_SHARE: Workload = Workload { name: "no-share", shared: false, ..SHARED };
+
+/// Nothing in common but a session.
+pub const HOT_SESSION: Workload = Workload { name: "hot session", hot: true, ..NO_SHARE };
+
+/// Answers so long that the decode pool is the tighter one.
+pub const LONG: Workload = Workload { name: "long answers", answer_tokens: LONG_ANSWER_TOKENS, ..NO_SHARE };
+
+/// Those with a hot session.
+pub const LONG_HOT: Workload = Workload { name: "long answers, hot session", hot: true, ..LONG };
 
 /// One request.
 #[derive(Debug)]
@@ -78,6 +86,8 @@ pub struct Trace {
     pub requests: Vec<Request>,
     /// Requests a second.
     pub rate: f64,
+    /// Tokens of every answer.
+    pub answer_tokens: usize,
 }
 
 /// One turn: whose, and the how manieth of its conversation.
@@ -99,7 +109,8 @@ impl Trace {
     /// The router's, if it would refuse one.
     pub fn new(workload: Workload, requests: usize, seed: u64) -> Result<Self, Error> {
         let turns = turns(requests, &mut Rng::with_seed(seed));
-        let rate = LOAD * capacity(&turns);
+        let answer_tokens = workload.answer_tokens;
+        let rate = LOAD * capacity(&turns, answer_tokens);
         let mut gaps = Rng::with_seed(seed ^ 0x6761_7073);
         let mut at = 0.0;
         let mut text = Text::new(workload, seed);
@@ -110,16 +121,16 @@ impl Trace {
             let ask = reader.ask(&session, &prompt)?;
             Ok(Request { at: Duration::from_secs_f64(at), ask, prompt: Blocks::of(&prompt) })
         });
-        Ok(Self { requests: requests.collect::<Result<_, Error>>()?, rate })
+        Ok(Self { requests: requests.collect::<Result<_, Error>>()?, rate, answer_tokens })
     }
 }
 
 /// Requests a second that the tighter pool can serve without a single prefix hit and with full batches.
-fn capacity(turns: &[Turn]) -> f64 {
+fn capacity(turns: &[Turn], answer_tokens: usize) -> f64 {
     let tokens: usize = turns.iter().map(Turn::prompt_tokens).sum();
     let prompt_tokens = tokens as f64 / turns.len().max(1) as f64;
     let prefill = ENGINES as f64 * PREFILL_TOKENS_PER_SECOND / prompt_tokens;
-    let decode = DECODE.iter().map(DecodeSpeed::tokens_per_second).sum::<f64>() / ANSWER_TOKENS as f64;
+    let decode = DECODE.iter().map(DecodeSpeed::tokens_per_second).sum::<f64>() / answer_tokens as f64;
     prefill.min(decode)
 }
 
@@ -144,6 +155,7 @@ fn turns(requests: usize, rng: &mut Rng) -> Vec<Turn> {
 struct Text {
     workload: Workload,
     rng: Rng,
+    hot: Rng,
     systems: Vec<Vec<u32>>,
     conversations: Vec<Vec<u32>>,
 }
@@ -152,20 +164,18 @@ impl Text {
     fn new(workload: Workload, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x7465_7874);
         let systems = (0..SYSTEMS).map(|_| ids(&mut rng, SYSTEM_TOKENS)).collect();
-        Self { workload, rng, systems, conversations: vec![Vec::new(); SESSIONS] }
+        let hot = Rng::with_seed(seed ^ 0x686f_7421);
+        Self { workload, rng, hot, systems, conversations: vec![Vec::new(); SESSIONS] }
     }
 
     /// The session's name and the prompt of a turn.
     fn next(&mut self, index: usize, turn: &Turn) -> (String, Vec<u32>) {
-        match self.workload {
-            Workload::Shared => (format!("session-{}", turn.session), self.turn(turn)),
-            Workload::NoShare => (format!("new-{index}"), ids(&mut self.rng, turn.prompt_tokens())),
-            Workload::HotSession => {
-                let prompt = ids(&mut self.rng, turn.prompt_tokens());
-                let hot = self.rng.f64() < HOT;
-                (if hot { "hot".to_owned() } else { format!("new-{index}") }, prompt)
-            }
+        if self.workload.shared {
+            return (format!("session-{}", turn.session), self.turn(turn));
         }
+        let prompt = ids(&mut self.rng, turn.prompt_tokens());
+        let hot = self.workload.hot && self.hot.f64() < HOT;
+        (if hot { "hot".to_owned() } else { format!("new-{index}") }, prompt)
     }
 
     fn turn(&mut self, turn: &Turn) -> Vec<u32> {
@@ -191,11 +201,11 @@ mod tests {
 
     #[test]
     fn a_conversation_grows_and_then_begins_again_under_the_same_system_prompt() {
-        let mut text = Text::new(Workload::Shared, 1);
+        let mut text = Text::new(SHARED, 1);
         let mut ask = |session, turn| text.next(0, &Turn { session, turn }).1;
         let first = ask(3, 0);
         let second = ask(3, 1);
-        assert_eq!((first.len(), second.len()), (1300, 1900));
+        assert_eq!((first.len(), second.len()), (1300, 1728));
         assert_eq!(second[..1300], first);
         let other = ask(3 + SYSTEMS, 0);
         assert_eq!((&other[..1000], other[1000..] == first[1000..]), (&first[..1000], false));
@@ -210,10 +220,10 @@ mod tests {
         let sizes = |trace: &Trace| {
             trace.requests.iter().map(|one| (one.at, one.prompt.tokens(), one.ask.tokens)).collect::<Vec<_>>()
         };
-        let shared = sizes(&of(Workload::Shared));
+        let shared = sizes(&of(SHARED));
         assert!(shared.iter().all(|(_, tokens, estimate)| *tokens as u64 == *estimate));
-        assert_eq!(shared, sizes(&of(Workload::NoShare)));
-        assert_eq!(shared, sizes(&of(Workload::HotSession)));
+        assert_eq!(shared, sizes(&of(NO_SHARE)));
+        assert_eq!(shared, sizes(&of(HOT_SESSION)));
     }
 
     #[test]
@@ -225,10 +235,10 @@ mod tests {
 
     #[test]
     fn capacity_is_that_of_the_tighter_pool() {
-        let turns = [Turn { session: 0, turn: 0 }];
-        let prefill: f64 = 40_000.0 / 1300.0;
-        let decode = 3.5 * 64.0 / 0.04 / 300.0;
-        assert!((capacity(&turns) - prefill.min(decode)).abs() < 1e-9);
-        assert!((capacity(&[Turn { session: 0, turn: 7 }]) - 40_000.0 / 5500.0).abs() < 1e-9);
+        let short = [Turn { session: 0, turn: 0 }];
+        let close = |value: f64, wanted: f64| (value - wanted).abs() < 1e-9;
+        assert!(close(capacity(&short, 128), 40_000.0 / 1300.0));
+        // A full batch of 64 takes steps of 40 ms; the fleet is as fast as 3.5 engines.
+        assert!(close(capacity(&short, 1000), 3.5 * 64.0 / 0.04 / 1000.0));
     }
 }

@@ -54,12 +54,7 @@ impl PrefixCache {
     /// An empty cache for this many tokens.
     #[must_use]
     pub fn new(tokens_max: usize) -> Self {
-        Self {
-            blocks_max: tokens_max / BLOCK_TOKENS,
-            used_at: HashMap::new(),
-            uses: VecDeque::new(),
-            now: 0,
-        }
+        Self { blocks_max: tokens_max / BLOCK_TOKENS, used_at: HashMap::new(), uses: VecDeque::new(), now: 0 }
     }
 
     /// Computes a prompt: how many of its tokens were there. As in vLLM at least one token is always
