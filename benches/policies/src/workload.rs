@@ -50,14 +50,19 @@ pub struct Workload {
     pub hot: bool,
     /// Tokens of every answer.
     pub answer_tokens: usize,
+    /// Whether prefix hits count as capacity: those that taking turns would have.
+    pub hits_count: bool,
 }
 
 /// Conversations.
 pub const SHARED: Workload =
-    Workload { name: "shared", shared: true, hot: false, answer_tokens: ANSWER_TOKENS };
+    Workload { name: "shared", shared: true, hot: false, answer_tokens: ANSWER_TOKENS, hits_count: true };
+
+/// Conversations at a load that the fleet could serve without any cache.
+pub const SHARED_LIGHT: Workload = Workload { name: "shared, light load", hits_count: false, ..SHARED };
 
 /// Nothing in common.
-pub const NO_SHARE: Workload = Workload { name: "no-share", shared: false, ..SHARED };
+pub const NO_SHARE: Workload = Workload { name: "no-share", shared: false, hits_count: false, ..SHARED };
 
 /// Nothing in common but a session.
 pub const HOT_SESSION: Workload = Workload { name: "hot session", hot: true, ..NO_SHARE };
@@ -103,35 +108,47 @@ impl Turn {
 }
 
 impl Trace {
-    /// Writes this many requests down.
+    /// Writes this many requests down, at a rate of [`LOAD`] times what the fleet can serve without any
+    /// prefix hit.
     ///
     /// # Errors
     /// The router's, if it would refuse one.
     pub fn new(workload: Workload, requests: usize, seed: u64) -> Result<Self, Error> {
         let turns = turns(requests, &mut Rng::with_seed(seed));
         let answer_tokens = workload.answer_tokens;
-        let rate = LOAD * capacity(&turns, answer_tokens);
         let mut gaps = Rng::with_seed(seed ^ 0x6761_7073);
         let mut at = 0.0;
         let mut text = Text::new(workload, seed);
         let reader = Reader::new()?;
         let requests = turns.iter().enumerate().map(|(index, turn)| {
-            at += -(1.0 - gaps.f64()).ln() / rate;
+            at += -(1.0 - gaps.f64()).ln();
             let (session, prompt) = text.next(index, turn);
             let ask = reader.ask(&session, &prompt)?;
             Ok(Request { at: Duration::from_secs_f64(at), ask, prompt: Blocks::of(&prompt) })
         });
-        Ok(Self { requests: requests.collect::<Result<_, Error>>()?, rate, answer_tokens })
+        let requests = requests.collect::<Result<_, Error>>()?;
+        let mut trace = Self { requests, rate: 1.0, answer_tokens };
+        trace.pace(0.0);
+        Ok(trace)
     }
-}
 
-/// Requests a second that the tighter pool can serve without a single prefix hit and with full batches.
-fn capacity(turns: &[Turn], answer_tokens: usize) -> f64 {
-    let tokens: usize = turns.iter().map(Turn::prompt_tokens).sum();
-    let prompt_tokens = tokens as f64 / turns.len().max(1) as f64;
-    let prefill = ENGINES as f64 * PREFILL_TOKENS_PER_SECOND / prompt_tokens;
-    let decode = DECODE.iter().map(DecodeSpeed::tokens_per_second).sum::<f64>() / answer_tokens as f64;
-    prefill.min(decode)
+    /// Sets the rate to [`LOAD`] times what the fleet can serve with this share of prefix hits.
+    pub fn pace(&mut self, hit_rate: f64) {
+        let rate = LOAD * self.capacity(hit_rate);
+        for request in &mut self.requests {
+            request.at = request.at.mul_f64(self.rate / rate);
+        }
+        self.rate = rate;
+    }
+
+    /// Requests a second that the tighter pool can serve, its batches full.
+    fn capacity(&self, hit_rate: f64) -> f64 {
+        let tokens: usize = self.requests.iter().map(|one| one.prompt.tokens()).sum();
+        let computed = tokens as f64 * (1.0 - hit_rate) / self.requests.len().max(1) as f64;
+        let prefill = ENGINES as f64 * PREFILL_TOKENS_PER_SECOND / computed.max(1.0);
+        let decode = DECODE.iter().map(DecodeSpeed::tokens_per_second).sum::<f64>();
+        prefill.min(decode / self.answer_tokens as f64)
+    }
 }
 
 fn turns(requests: usize, rng: &mut Rng) -> Vec<Turn> {
@@ -235,10 +252,18 @@ mod tests {
 
     #[test]
     fn capacity_is_that_of_the_tighter_pool() {
-        let short = [Turn { session: 0, turn: 0 }];
+        let of = |answer_tokens, hit_rate| {
+            let prompt = Blocks::of(&[7; 1300]);
+            let request = Request { at: Duration::from_secs(1), ask: Ask::default(), prompt };
+            let mut trace = Trace { requests: vec![request], rate: 1.0, answer_tokens };
+            trace.pace(hit_rate);
+            assert!((trace.requests[0].at.as_secs_f64() - 1.0 / trace.rate).abs() < 1e-6);
+            trace.rate / LOAD
+        };
         let close = |value: f64, wanted: f64| (value - wanted).abs() < 1e-9;
-        assert!(close(capacity(&short, 128), 40_000.0 / 1300.0));
+        assert!(close(of(128, 0.0), 40_000.0 / 1300.0));
+        assert!(close(of(128, 0.2), 40_000.0 / 1040.0));
         // A full batch of 64 takes steps of 40 ms; the fleet is as fast as 3.5 engines.
-        assert!(close(capacity(&short, 1000), 3.5 * 64.0 / 0.04 / 1000.0));
+        assert!(close(of(1000, 0.0), 3.5 * 64.0 / 0.04 / 1000.0));
     }
 }

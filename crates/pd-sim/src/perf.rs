@@ -5,6 +5,7 @@
 //! steps get longer as the batch grows. What happens when is the caller's.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 
 use crate::model;
@@ -40,11 +41,29 @@ impl Blocks {
     }
 }
 
+/// A key that is a good hash already.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
 /// A prefix cache: so many blocks, the least recently used is given up first.
 #[derive(Debug)]
 pub struct PrefixCache {
     blocks_max: usize,
-    used_at: HashMap<u64, u64>,
+    used_at: HashMap<u64, u64, BuildHasherDefault<Hashed>>,
     /// Uses, oldest first. Only the last use of a block counts; the others stay until they are met or swept.
     uses: VecDeque<(u64, u64)>,
     now: u64,
@@ -54,7 +73,12 @@ impl PrefixCache {
     /// An empty cache for this many tokens.
     #[must_use]
     pub fn new(tokens_max: usize) -> Self {
-        Self { blocks_max: tokens_max / BLOCK_TOKENS, used_at: HashMap::new(), uses: VecDeque::new(), now: 0 }
+        Self {
+            blocks_max: tokens_max / BLOCK_TOKENS,
+            used_at: HashMap::default(),
+            uses: VecDeque::new(),
+            now: 0,
+        }
     }
 
     /// Computes a prompt: how many of its tokens were there. As in vLLM at least one token is always
