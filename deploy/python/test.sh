@@ -33,12 +33,15 @@ if [[ -n $wheel ]]; then
     venv "$tools" 'maturin>=1.7,<2' 'build>=1.2'
     dist=$root/target/python/dist
     rm -rf "$dist" "$root/target/python/installed"
-    # CARGO: maturin finds it on the PATH
     (cd "$here" && "$tools/bin/maturin" build --locked --profile "${PROFILE:-release}" --out "$dist")
     "$tools/bin/python" -m build --quiet --wheel --outdir "$dist" "$here/../python-vllm-router"
     venv "$root/target/python/installed" 'pytest>=8' 'pytest-timeout>=2' "$dist"/*.whl
     python=$root/target/python/installed/bin/python
     unset PD_ROUTER_BIN PYTHONPATH
+    # the two commands that pip made
+    for command in pd-router vllm-router; do
+        "$root/target/python/installed/bin/$command" --version
+    done
     export PD_ROUTER_INSTALLED=1
 else
     if [[ -z ${PD_ROUTER_BIN:-} ]]; then

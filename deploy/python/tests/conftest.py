@@ -105,7 +105,7 @@ def engines():
     pair = Engines()
     try:
         for port in pair.ports.values():
-            until(lambda: is_healthy(port), "an engine's /health")
+            until(lambda port=port: is_healthy(port), "an engine's /health")
         yield pair
     finally:
         pair.close()

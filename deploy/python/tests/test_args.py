@@ -134,7 +134,7 @@ def test_reading_with_prefix():
 def test_reading_a_namespace_of_another_framework():
     typed = argparse.Namespace(
         router_max_concurrent_requests=-1, router_policy=None, router_pd_disaggregation=True, log_level="error", x=1,
-        prefill="theirs", decode="theirs", selector="theirs",
+        prefill="theirs", decode_urls=["theirs"], selector=["a=theirs"],
     )  # fmt: skip
     read = RouterArgs.from_cli_args(typed, use_router_prefix=True)
     assert read.policy == "cache_aware" and read.log_level == "error"

@@ -124,7 +124,9 @@ def test_defaults_say_only_where_to_listen():
 
 @pytest.mark.parametrize("unset", [None, -1, -0.5])
 def test_unset_is_the_default(unset):
-    settings = {spec.name: unset for spec in dataclasses.fields(RouterArgs) if unset is None or spec.type in (int, float)}
+    settings = {
+        spec.name: unset for spec in dataclasses.fields(RouterArgs) if unset is None or spec.type in (int, float)
+    }
     assert len(settings) > 30 or unset is None
     assert to_argv(RouterArgs(**settings)) == ADDRESS
 

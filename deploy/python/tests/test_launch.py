@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from conftest import ask, children, complete, free_port, is_healthy, is_running, until
@@ -148,6 +149,32 @@ def test_signals_to_a_program_that_launches(engines, pd_settings, number):
         assert story.is_whole()
         out, _ = program.communicate(timeout=30)
     assert (program.returncode, out) == (0, b"after\n")
+
+
+def test_a_script_with_vllm_routers_names_only(engines, pd_settings):
+    script = textwrap.dedent(f"""
+        from vllm_router.launch_router import launch_router
+        from vllm_router.router_args import RouterArgs
+        launch_router(RouterArgs(**{pd_settings!r}))
+    """)
+    with subprocess.Popen([sys.executable, "-c", script]) as program:
+        until(lambda: is_healthy(pd_settings["port"]), "the router's /health", lambda: program.poll() is None)
+        assert Story(pd_settings["port"]).is_whole()
+        program.terminate()
+        assert program.wait(timeout=30) == 0
+
+
+def test_the_command_as_vllm_routers(engines, pd_settings):
+    main = [sys.executable, "-c", "from vllm_router.launch_router import main; main()"]
+    port = pd_settings["port"]
+    words = f"--vllm-pd-disaggregation --port {port} --prometheus-port {pd_settings['prometheus_port']}".split()
+    words += ["--prefill", engines.url("prefill"), "none", "--decode", engines.url("decode"), "--log-level", "warning"]
+    with subprocess.Popen([*main, *words]) as program:
+        until(lambda: is_healthy(port), "the router's /health", lambda: program.poll() is None)
+        assert Path(f"/proc/{program.pid}/exe").resolve().name.startswith("pd-router"), "the process is the router"
+        complete(port, engines)
+        program.terminate()
+        assert program.wait(timeout=30) == 0
 
 
 def test_twice_in_one_process(engines, pd_settings):

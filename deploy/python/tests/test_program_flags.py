@@ -16,8 +16,7 @@ MISSING = {
     "enable_igw", "api_key", "log_dir", "service_discovery", "selector", "service_discovery_port",
     "service_discovery_namespace", "prefill_selector", "decode_selector", "vllm_discovery_address", "kv_connector",
     "enable_program_scheduling", "program_scheduling_config_json", "request_id_headers",
-    "rate_limit_tokens_per_second", "cors_allowed_origins", "intra_node_data_parallel_size", "prefill_policy",
-    "decode_policy",
+    "rate_limit_tokens_per_second", "cors_allowed_origins",
 }  # fmt: skip
 
 

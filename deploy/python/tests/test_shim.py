@@ -4,8 +4,9 @@ import argparse
 import importlib
 import pickle
 
-import pd_router
 import pytest
+
+import pd_router
 
 NAMES = {
     "vllm_router": ["Router", "PolicyType", "__version__"],
@@ -27,8 +28,9 @@ def test_the_names_are_there(module):
 
 
 def test_a_namespace_is_launched_too(monkeypatch):
-    from pd_router import router
     from vllm_router.launch_router import launch_router
+
+    from pd_router import router
 
     ran = []
     monkeypatch.setattr(router, "run", ran.append)
@@ -37,10 +39,11 @@ def test_a_namespace_is_launched_too(monkeypatch):
 
 
 def test_the_extensions_class(monkeypatch):
-    from pd_router import router
     from vllm_router.router import Router
     from vllm_router_rs import PolicyType
     from vllm_router_rs import Router as Extension
+
+    from pd_router import router
 
     ran = []
     monkeypatch.setattr(router, "run", ran.append)

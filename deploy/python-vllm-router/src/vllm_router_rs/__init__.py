@@ -1,6 +1,7 @@
 """The names of vllm-router's extension module, served by pd-router."""
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pd_router
 from pd_router import PolicyType

@@ -3,11 +3,11 @@
 import argparse
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Optional, Union
 
 from pd_router.policy import NAMES, PolicyType
 
-PrefillUrl = Tuple[str, Optional[int]]
+PrefillUrl = tuple[str, Optional[int]]
 Policy = Union[str, PolicyType]
 
 
@@ -28,14 +28,16 @@ def _flag(default: Any, help: str, kind: str = "value", **how: Any) -> Any:
 class RouterArgs:
     """How the router is to run. None, and a number below zero, mean the default."""
 
-    worker_urls: List[str] = _flag([], "engines that serve whole requests", "words")
+    worker_urls: list[str] = _flag([], "engines that serve whole requests", "words")
     host: str = _flag("127.0.0.1", "address to listen on")
     port: int = _flag(30000, "port to listen on", type=int)
     mini_lb: bool = _flag(False, "vllm-router's debug balancer; not supported, refused", "switch")
     vllm_pd_disaggregation: bool = _flag(False, "serve with prefill and decode pools", "switch")
-    prefill_urls: List[PrefillUrl] = _flag([], "a prefill engine, and its PORT or none; repeat for more", "pool", flag="prefill")
-    decode_urls: List[str] = _flag([], "a decode engine; repeat for more", "pool", flag="decode")
-    pd_kv_events: List[str] = _flag([], "URL=ENDPOINT[,...] of KV events (kv_aware)", "repeat")
+    prefill_urls: list[PrefillUrl] = _flag(
+        [], "a prefill engine, and its PORT or none; repeat for more", "pool", flag="prefill"
+    )
+    decode_urls: list[str] = _flag([], "a decode engine; repeat for more", "pool", flag="decode")
+    pd_kv_events: list[str] = _flag([], "URL=ENDPOINT[,...] of KV events (kv_aware)", "repeat")
     policy: Policy = _flag("cache_aware", "how engines are chosen", choices=NAMES)
     prefill_policy: Optional[Policy] = _flag(None, "the same for prefill engines", choices=NAMES)
     decode_policy: Optional[Policy] = _flag(None, "the same for decode engines", choices=NAMES)
@@ -43,9 +45,11 @@ class RouterArgs:
     kv_penalty_host: float = _flag(0.8, "kv_aware: worth of blocks in host memory", type=float)
     kv_penalty_external: float = _flag(0.6, "kv_aware: worth of blocks outside", type=float)
     kv_penalty_disk: float = _flag(0.3, "kv_aware: worth of blocks on disk", type=float)
-    kv_aware_session_affinity_ttl_secs: Optional[int] = _flag(None, "kv_aware: seconds that a session is kept", type=int)
-    kv_event_source: List[str] = _flag([], "kv_aware: URL=ENDPOINT[,...]", "repeat")
-    kv_event_replay_source: List[str] = _flag([], "kv_aware: URL=ENDPOINT[,...]", "repeat")
+    kv_aware_session_affinity_ttl_secs: Optional[int] = _flag(
+        None, "kv_aware: seconds that a session is kept", type=int
+    )
+    kv_event_source: list[str] = _flag([], "kv_aware: URL=ENDPOINT[,...]", "repeat")
+    kv_event_replay_source: list[str] = _flag([], "kv_aware: URL=ENDPOINT[,...]", "repeat")
     kv_event_block_size: int = _flag(16, "kv_aware: tokens a block", type=int)
     kv_event_model: Optional[str] = _flag(None, "kv_aware: the model's name")
     worker_startup_timeout_secs: int = _flag(600, "seconds that engines may take to start", type=int)
@@ -58,18 +62,20 @@ class RouterArgs:
     max_payload_size: int = _flag(512 * 1024 * 1024, "bytes of the largest request body", type=int)
     wasm_middleware: Optional[str] = _flag(None, "not supported; refused")
     wasm_middleware_sha256: Optional[str] = _flag(None, "not supported; refused")
-    wasm_middleware_routes: List[str] = _flag([], "not supported; refused", "repeat", flag="wasm-middleware-route")
+    wasm_middleware_routes: list[str] = _flag([], "not supported; refused", "repeat", flag="wasm-middleware-route")
     intra_node_data_parallel_size: int = _flag(1, "data-parallel ranks of an engine that names none", type=int)
     enable_igw: bool = _flag(False, "not supported; refused", "switch")
     api_key: Optional[str] = _flag(None, "key that engines ask for")
     log_dir: Optional[str] = _flag(None, "folder for log files")
-    log_level: Optional[str] = _flag(None, "what is logged", choices=["debug", "info", "warning", "error", "critical"], typed_default="info")
+    log_level: Optional[str] = _flag(
+        None, "what is logged", choices=["debug", "info", "warning", "error", "critical"], typed_default="info"
+    )
     service_discovery: bool = _flag(False, "not supported; refused", "switch")
-    selector: Dict[str, str] = _flag({}, "not supported; refused", "labels")
+    selector: dict[str, str] = _flag({}, "not supported; refused", "labels")
     service_discovery_port: int = _flag(80, "not supported; refused", type=int)
     service_discovery_namespace: Optional[str] = _flag(None, "not supported; refused")
-    prefill_selector: Dict[str, str] = _flag({}, "not supported; refused", "labels")
-    decode_selector: Dict[str, str] = _flag({}, "not supported; refused", "labels")
+    prefill_selector: dict[str, str] = _flag({}, "not supported; refused", "labels")
+    decode_selector: dict[str, str] = _flag({}, "not supported; refused", "labels")
     bootstrap_port_annotation: str = _flag("vllm.ai/bootstrap-port", "has no flag", "none")
     vllm_discovery_address: Optional[str] = _flag(None, "not supported; refused")
     kv_connector: str = _flag("nixl", "how KV caches travel", choices=["nixl", "mooncake", "moriio"])
@@ -77,13 +83,13 @@ class RouterArgs:
     program_scheduling_config_json: Optional[str] = _flag(None, "not supported; refused")
     prometheus_port: Optional[int] = _flag(None, "port of /metrics", type=int, typed_default=29000)
     prometheus_host: Optional[str] = _flag(None, "address of /metrics", typed_default="127.0.0.1")
-    request_id_headers: Optional[List[str]] = _flag(None, "headers that may bring a request's id", "words")
+    request_id_headers: Optional[list[str]] = _flag(None, "headers that may bring a request's id", "words")
     request_timeout_secs: int = _flag(1800, "seconds for the whole of a request", type=int)
     max_concurrent_requests: int = _flag(32768, "requests in flight at once", type=int)
     queue_size: int = _flag(100, "requests that wait for a slot", type=int)
     queue_timeout_secs: int = _flag(60, "seconds that a request waits for a slot", type=int)
     rate_limit_tokens_per_second: Optional[int] = _flag(None, "requests admitted a second", type=int)
-    cors_allowed_origins: List[str] = _flag([], "origins that browsers may call from", "words")
+    cors_allowed_origins: list[str] = _flag([], "origins that browsers may call from", "words")
     retry_max_retries: int = _flag(5, "tries after the first", type=int)
     retry_initial_backoff_ms: int = _flag(50, "milliseconds before the first of them", type=int)
     retry_max_backoff_ms: int = _flag(30000, "milliseconds of the longest wait", type=int)
@@ -103,7 +109,7 @@ class RouterArgs:
     # not vllm-router's: frameworks read the one or the other, and either switches the mode on
     pd_disaggregation: bool = _flag(False, "the same as --vllm-pd-disaggregation", "switch")
     # not vllm-router's: words for pd-router itself, such as ["--drain-timeout-secs", "30"]
-    extra_args: List[str] = _flag([], "has no flag", "none")
+    extra_args: list[str] = _flag([], "has no flag", "none")
 
     @property
     def is_pd(self) -> bool:
@@ -137,7 +143,7 @@ class RouterArgs:
         """
         typed = vars(args)
         prefix = "router_" if use_router_prefix else ""
-        values: Dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for spec in dataclasses.fields(cls):
             kind = spec.metadata["kind"]
             if kind == "none":
@@ -194,13 +200,13 @@ def decode_url(entry: Any) -> str:
     return str(entry) if isinstance(entry, str) else str(entry[0])
 
 
-def _labels(words: Any) -> Dict[str, str]:
+def _labels(words: Any) -> dict[str, str]:
     if isinstance(words, dict):
         return dict(words)
     return dict(word.split("=", 1) for word in words or [] if "=" in word)
 
 
-def _argparse(spec: dataclasses.Field) -> Dict[str, Any]:
+def _argparse(spec: dataclasses.Field) -> dict[str, Any]:
     how = spec.metadata
     default = how.get("typed_default", default_of(spec))
     if how["kind"] == "switch":

@@ -3,12 +3,12 @@
 import dataclasses
 import enum
 import numbers
-from typing import Any, List
+from typing import Any
 
 from pd_router.args import RouterArgs, decode_url, default_of, flag_of, prefill_url
 
 
-def to_argv(args: RouterArgs) -> List[str]:
+def to_argv(args: RouterArgs) -> list[str]:
     """The words behind `pd-router` that say what `args` says. Leaves `args` as it is.
 
     What is at vllm-router's default is left out, so that pd-router's own default holds there.
@@ -20,13 +20,13 @@ def to_argv(args: RouterArgs) -> List[str]:
         for pool, urls in (("prefill", args.prefill_urls), ("decode", args.decode_urls)):
             if not urls:
                 raise ValueError(f"no {pool} engine: with `vllm_pd_disaggregation`, give `{pool}_urls`")
-    words: List[str] = []
+    words: list[str] = []
     for spec in dataclasses.fields(args):
         words += _words(args, spec)
     return words + [str(word) for word in args.extra_args or []]
 
 
-def _words(args: RouterArgs, spec: dataclasses.Field) -> List[str]:
+def _words(args: RouterArgs, spec: dataclasses.Field) -> list[str]:
     value, default, flag = getattr(args, spec.name), default_of(spec), flag_of(spec)
     kind = spec.metadata["kind"]
     if spec.name in ("host", "port"):
@@ -60,6 +60,6 @@ def _unset(value: Any) -> bool:
     return value is None or (isinstance(value, numbers.Real) and value < 0)
 
 
-def _prefill(flag: str, entry: Any) -> List[str]:
+def _prefill(flag: str, entry: Any) -> list[str]:
     url, port = prefill_url(entry)
     return [f"{flag}={url}"] if port is None else [flag, url, str(port)]

@@ -5,7 +5,6 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import List
 
 NAME = "pd-router"
 ENV = "PD_ROUTER_BIN"
@@ -35,7 +34,7 @@ def find_binary() -> str:
     )
 
 
-def _places() -> List[Path]:
+def _places() -> list[Path]:
     scripts = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
     # `pip install --target DIR` puts packages into DIR and programs into DIR/bin
     beside = [Path(__file__).resolve().parents[1] / "bin"]

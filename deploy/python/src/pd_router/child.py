@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from pd_router import tie
 from pd_router.binary import NAME, find_binary
@@ -13,7 +13,7 @@ from pd_router.binary import NAME, find_binary
 FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(argv: List[str]) -> None:
+def run(argv: list[str]) -> None:
     """Runs `pd-router` with these words and waits for its end.
 
     SIGTERM and SIGINT are passed on, where Python lets signals be caught: in the main thread.
@@ -39,7 +39,7 @@ def run(argv: List[str]) -> None:
     raise RuntimeError(f"`{NAME}` ended with {how}; its standard error says why")
 
 
-def _command(binary: str, argv: List[str]) -> List[str]:
+def _command(binary: str, argv: list[str]) -> list[str]:
     if not (tie.POSSIBLE and sys.executable):
         return [binary, *argv]
     # -I and -S: no site packages, no environment; it starts in some 20 ms and becomes the program
@@ -50,9 +50,9 @@ class _Forward:
     """While open, passes signals on to the child, also those that came before it was there."""
 
     def __init__(self) -> None:
-        self.asked: List[int] = []
-        self._child: Optional["subprocess.Popen[bytes]"] = None
-        self._before: Dict[int, Any] = {}
+        self.asked: list[int] = []
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Forward":
         if threading.current_thread() is threading.main_thread():

@@ -3,13 +3,13 @@
 import argparse
 import os
 import sys
-from typing import List, Optional
+from typing import Optional
 
 from pd_router.args import RouterArgs
 from pd_router.binary import NAME, find_binary
 
 
-def parse_router_args(argv: List[str]) -> RouterArgs:
+def parse_router_args(argv: list[str]) -> RouterArgs:
     """The `RouterArgs` that vllm-router's flags in `argv` mean."""
     parser = argparse.ArgumentParser(
         prog=NAME,
@@ -20,7 +20,7 @@ def parse_router_args(argv: List[str]) -> RouterArgs:
     return RouterArgs.from_cli_args(parser.parse_args(argv))
 
 
-def main(argv: Optional[List[str]] = None) -> None:
+def main(argv: Optional[list[str]] = None) -> None:
     """Becomes the program: same process, arguments as typed. Does not return."""
     words = sys.argv[1:] if argv is None else argv
     try:

@@ -1,7 +1,7 @@
 """The router, from Python: a child process that is waited for."""
 
 import argparse
-from typing import Any, List, Optional, Union
+from typing import Any, Optional, Union
 
 from pd_router.args import RouterArgs
 from pd_router.argv import to_argv
@@ -17,7 +17,7 @@ class Router:
     def __init__(self, router: Optional["Router"] = None, **settings: Any) -> None:
         """From another router, or from settings by `RouterArgs`' names."""
         if router is not None:
-            self._argv: List[str] = list(router._argv)
+            self._argv: list[str] = list(router._argv)
         else:
             self._argv = to_argv(RouterArgs(**{"port": self.PORT, **settings}))
 
