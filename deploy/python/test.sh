@@ -35,7 +35,7 @@ if [[ -n $wheel ]]; then
     rm -rf "$dist" "$root/target/python/installed"
     (cd "$here" && "$tools/bin/maturin" build --locked --profile "${PROFILE:-release}" --out "$dist")
     "$tools/bin/python" -m build --quiet --wheel --outdir "$dist" "$here/../python-vllm-router"
-    venv "$root/target/python/installed" 'pytest>=8' 'pytest-timeout>=2' "$dist"/*.whl
+    venv "$root/target/python/installed" 'pytest>=8' 'pytest-timeout>=2' 'pyyaml>=6' "$dist"/*.whl
     python=$root/target/python/installed/bin/python
     unset PD_ROUTER_BIN PYTHONPATH
     # the two commands that pip made
@@ -48,7 +48,7 @@ else
         (cd "$root" && cargo build --locked -p pd-router)
         export PD_ROUTER_BIN=$root/target/debug/pd-router
     fi
-    venv "$tools" 'pytest>=8' 'pytest-timeout>=2'
+    venv "$tools" 'pytest>=8' 'pytest-timeout>=2' 'pyyaml>=6'
     python=$tools/bin/python
 fi
 cd "$here"
