@@ -28,6 +28,7 @@ venv() {
     "$at/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
 }
 
+needs=('pytest>=8' 'pytest-timeout>=2' 'pyyaml>=6' 'openai>=1')
 tools=$root/target/python/tools
 if [[ -n $wheel ]]; then
     venv "$tools" 'maturin>=1.7,<2' 'build>=1.2'
@@ -35,7 +36,7 @@ if [[ -n $wheel ]]; then
     rm -rf "$dist" "$root/target/python/installed"
     (cd "$here" && "$tools/bin/maturin" build --locked --profile "${PROFILE:-release}" --out "$dist")
     "$tools/bin/python" -m build --quiet --wheel --outdir "$dist" "$here/../python-vllm-router"
-    venv "$root/target/python/installed" 'pytest>=8' 'pytest-timeout>=2' 'pyyaml>=6' "$dist"/*.whl
+    venv "$root/target/python/installed" "${needs[@]}" "$dist"/*.whl
     python=$root/target/python/installed/bin/python
     unset PD_ROUTER_BIN PYTHONPATH
     # the two commands that pip made
@@ -48,7 +49,7 @@ else
         (cd "$root" && cargo build --locked -p pd-router)
         export PD_ROUTER_BIN=$root/target/debug/pd-router
     fi
-    venv "$tools" 'pytest>=8' 'pytest-timeout>=2' 'pyyaml>=6'
+    venv "$tools" "${needs[@]}"
     python=$tools/bin/python
 fi
 cd "$here"

@@ -137,8 +137,12 @@ def complete(port, engines):
 
 def tokens_handed_over(engines):
     """How many prompt tokens the decode engine got from the prefill engine's cache."""
-    _, text = ask(engines.ports["decode"], "GET", "/metrics")
-    name = "vllm:external_prefix_cache_hits_total"
-    counts = [float(line.rsplit(" ", 1)[1]) for line in text.decode().splitlines() if line.startswith(name)]
-    assert counts, f"no {name}"
-    return sum(counts)
+    return metric(engines.ports["decode"], "vllm:external_prefix_cache_hits_total")
+
+
+def metric(port, name):
+    """The sum of a metric's samples."""
+    _, text = ask(port, "GET", "/metrics")
+    samples = [line for line in text.decode().splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+    assert samples, f"no {name}"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in samples)
