@@ -102,7 +102,8 @@ impl Run<'_> {
         life.decode = plan.decode;
         let candidates = plan.prefill.map_err(|_| "a plan without prefill")?;
         let chosen = candidates.first().ok_or("a plan without a prefill engine")?;
-        life.in_flight = Some(chosen.begin(request.ask.tokens, false).ok_or("prefill was refused")?);
+        let tokens = bed.planner.tokens(&request.ask, chosen);
+        life.in_flight = Some(chosen.begin(tokens, false).ok_or("prefill was refused")?);
         bed.planner.took(&request.ask, chosen);
         life.places.0 = bed.place(chosen);
         let engine = bed.prefill.get_mut(life.places.0).ok_or("an engine without a model")?;
@@ -120,7 +121,8 @@ impl Run<'_> {
         life.in_flight = None;
         let bed = &mut self.bed;
         let chosen = life.decode.first().ok_or("a plan without a decode engine")?;
-        life.in_flight = Some(chosen.begin(request.ask.tokens, false).ok_or("decode was refused")?);
+        let tokens = bed.planner.tokens(&request.ask, chosen);
+        life.in_flight = Some(chosen.begin(tokens, false).ok_or("decode was refused")?);
         bed.planner.took(&request.ask, chosen);
         life.promised = None;
         life.places.1 = bed.place(chosen);

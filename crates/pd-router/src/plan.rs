@@ -168,6 +168,12 @@ impl Planner {
         Ok(Plan { prefill, decode })
     }
 
+    /// How many prompt tokens a candidate would have to compute, about; asked before it took the request.
+    #[must_use]
+    pub fn tokens(&self, ask: &Ask, candidate: &Candidate) -> u64 {
+        self.policy(candidate.engine().role()).tokens(ask, candidate)
+    }
+
     /// A candidate took a request: its policy remembers.
     pub fn took(&self, ask: &Ask, candidate: &Candidate) {
         let (role, now) = (candidate.engine().role(), Instant::now());

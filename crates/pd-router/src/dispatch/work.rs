@@ -137,7 +137,8 @@ impl Work {
         let mut failed = Failure::unreachable(Leg::Prefill);
         for (candidate, force) in in_turn(candidates) {
             let engine = candidate.engine();
-            let Some(in_flight) = candidate.begin(self.ask.tokens, force) else { continue };
+            let tokens = context.planner.tokens(&self.ask, candidate);
+            let Some(in_flight) = candidate.begin(tokens, force) else { continue };
             context.planner.took(&self.ask, candidate);
             self.last = Some((Leg::Prefill, engine.id()));
             tracing::debug!("Stage 1 - Prefill: {}", engine.url());
@@ -187,7 +188,8 @@ impl Work {
                 break;
             }
             let Some(pair) = enter_pair(engine, pinned.as_ref(), force) else { continue };
-            let Some(in_flight) = candidate.begin(self.ask.tokens, force) else { continue };
+            let tokens = context.planner.tokens(&self.ask, candidate);
+            let Some(in_flight) = candidate.begin(tokens, force) else { continue };
             context.planner.took(&self.ask, candidate);
             self.last = Some((Leg::Decode, engine.id()));
             tracing::debug!("Stage 2 - Decode: {}", engine.url());

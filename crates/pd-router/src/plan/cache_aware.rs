@@ -88,18 +88,22 @@ impl CacheAware {
 
 impl Policy for CacheAware {
     fn rank(&self, ask: &Ask, pool: &[&Candidate], _now: Instant) -> Order {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         if ask.prefix.blocks().is_empty() || self.out_of_balance(pool) {
-            return least_first(pool, turn);
+            return least_first(pool, self.turn.fetch_add(1, Ordering::Relaxed));
         }
         let matched = self.known.matched(&ask.prefix, pool.iter().copied());
-        let first = turn % pool.len().max(1);
+        let first = self.turn.load(Ordering::Relaxed) % pool.len().max(1);
         let mut ranked: SmallVec<[(i64, usize); 16]> = (first..pool.len())
             .chain(0..first)
             .filter_map(|index| Some((self.cost(ask, pool.get(index)?, *matched.get(index)?), index)))
             .collect();
         ranked.sort_by_key(|(cost, _)| *cost);
-        ranked.into_iter().map(|(_, index)| index).collect()
+        let order: Order = ranked.into_iter().map(|(_, index)| index).collect();
+        // What is new to the candidate chosen ends a turn, what comes back to its cache does not.
+        if order.first().and_then(|index| matched.get(*index)) == Some(&0) {
+            self.turn.fetch_add(1, Ordering::Relaxed);
+        }
+        order
     }
 
     fn took(&self, ask: &Ask, candidate: &Candidate, now: Instant) {
@@ -114,6 +118,23 @@ impl Policy for CacheAware {
             self.swept.store(elapsed, Ordering::Relaxed);
             self.known.tidy(now);
         }
+    }
+
+    /// What is cached costs nothing: counted in full, a queue of follow-up turns looks several times as long
+    /// as it is, and sessions leave their caches for nothing.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a number of tokens"
+    )]
+    fn tokens(&self, ask: &Ask, candidate: &Candidate) -> u64 {
+        if candidate.engine().role() == Role::Decode {
+            return ask.tokens;
+        }
+        let matched = self.known.matched(&ask.prefix, std::iter::once(candidate));
+        let share = matched.first().copied().unwrap_or(0) as f64 / ask.prefix.bytes().max(1) as f64;
+        (ask.tokens as f64 * (1.0 - share)) as u64
     }
 
     fn wants_prefix(&self) -> bool {

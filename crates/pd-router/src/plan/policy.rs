@@ -28,6 +28,11 @@ pub trait Policy: Debug + Send + Sync {
     /// Forgets what is too old; called about once a minute, off the request path.
     fn tidy(&self, _now: Instant) {}
 
+    /// How many prompt tokens this candidate would have to compute, about: what its load grows by.
+    fn tokens(&self, ask: &Ask, _candidate: &Candidate) -> u64 {
+        ask.tokens
+    }
+
     /// Whether it looks at [`Ask::session`].
     fn wants_session(&self) -> bool {
         false
