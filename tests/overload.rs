@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pd_router::admit::queue::Queue;
-use pd_tests::{ask, bed_of, slow_tokens, until};
+use pd_tests::{ask, bed_of, exchange, request, slow_tokens, until};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -58,4 +58,28 @@ async fn an_engine_has_no_more_than_it_may() {
     assert!(refused.header("retry-after").is_some());
     assert!(pd_tests::read(first).await.whole && pd_tests::read(second).await.whole);
     assert_eq!(bed.post(CHAT, &ask(CHAT, "a", 2, false)).await.status, 200);
+}
+
+#[tokio::test]
+async fn beyond_the_descriptors_requests_are_refused_and_health_and_metrics_still_answer() {
+    let bed = bed_of(1, 1, slow_tokens(), |config| config.listen.connections_max = 3).await;
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(bed.begin_stream(20).await);
+    }
+    until("three streams run", || bed.decode[0].running() == 3).await;
+    for _ in 0..40 {
+        let refused = bed.post(CHAT, &ask(CHAT, "a", 2, false)).await;
+        assert_eq!((refused.status, refused.code()), (503, "connections_full".into()));
+        assert_eq!(refused.header("connection"), Some("close"));
+        for path in ["/health", "/metrics"] {
+            let answer = exchange(bed.address(), &request("GET", path, &[], b"")).await;
+            assert_eq!(answer.status, 200, "{path}");
+        }
+    }
+    for stream in streams {
+        assert!(pd_tests::read(stream).await.whole);
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    bed.all_good(2, "room again").await;
 }

@@ -10,6 +10,7 @@ use pd_router::app::Router;
 use pd_router::cli::Args;
 use pd_router::config::Config;
 use pd_router::fleet::url::EngineUrl;
+use pd_router::plan::name::PolicyName;
 use pd_sim::{Latency, LedgerView, Role, Sim, SimConfig, expected};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -60,6 +61,8 @@ pub async fn bed_of(
     let urls = |sims: &[Sim]| sims.iter().map(|sim| EngineUrl::parse(&sim.url()).expect("a URL")).collect();
     let mut config = Config::new(urls(&prefill), urls(&decode), None).expect("TLS roots");
     config.threads = 2;
+    // Exact turns, so that a test knows who gets which request.
+    (config.plan.prefill, config.plan.decode) = (PolicyName::RoundRobin, PolicyName::RoundRobin);
     change(&mut config);
     let router = Router::start(config).await.expect("a router");
     let up = tokio::time::timeout(Duration::from_secs(10), router.all_up()).await;
@@ -217,11 +220,11 @@ pub async fn exchange(address: SocketAddr, bytes: &[u8]) -> Answer {
     read(stream).await
 }
 
-/// Reads an answer to the end of its connection, 10 s at most.
+/// Reads an answer to the end of its connection, 30 s at most.
 pub async fn read(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();
     let all = stream.read_to_end(&mut bytes);
-    let ended = tokio::time::timeout(Duration::from_secs(10), all).await.expect("an end within 10 s");
+    let ended = tokio::time::timeout(Duration::from_secs(30), all).await.expect("an end within 30 s");
     parse(&bytes, ended.is_ok())
 }
 

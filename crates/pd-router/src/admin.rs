@@ -1,21 +1,24 @@
 //! The router's own paths: is it alive, can it serve, what does it count.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::edge::only;
+use crate::failure::Fault;
 use crate::fleet::Fleet;
 use crate::ids::Role;
 use crate::observe::Observe;
-use crate::respond::json_response;
+use crate::plan::Planner;
+use crate::respond::{self, json_response};
 
 /// What these paths read.
 #[derive(Debug)]
@@ -24,12 +27,14 @@ pub struct Admin {
     pub draining: CancellationToken,
     /// The engines.
     pub fleet: Arc<Fleet>,
+    /// The policies.
+    pub planner: Arc<Planner>,
     /// The metric families.
     pub observe: Arc<Observe>,
 }
 
 /// The router's own paths.
-pub const PATHS: [&str; 4] = ["/liveness", "/health", "/readiness", "/metrics"];
+pub const PATHS: [&str; 5] = ["/liveness", "/health", "/readiness", "/metrics", "/finish_session"];
 
 /// The router's own paths, served.
 pub fn router(admin: &Arc<Admin>) -> Router {
@@ -37,6 +42,7 @@ pub fn router(admin: &Arc<Admin>) -> Router {
         .route("/liveness", only("GET, HEAD", get(|| async { "OK" })))
         .route("/health", only("GET, HEAD", get(readiness)))
         .route("/readiness", only("GET, HEAD", get(readiness)))
+        .route("/finish_session", only("POST", post(finish_session)))
         .with_state(Arc::clone(admin))
         .merge(metrics_router(admin))
 }
@@ -44,6 +50,18 @@ pub fn router(admin: &Arc<Admin>) -> Router {
 /// `/metrics` alone, for the Prometheus port.
 pub fn metrics_router(admin: &Arc<Admin>) -> Router {
     Router::new().route("/metrics", only("GET, HEAD", get(metrics))).with_state(Arc::clone(admin))
+}
+
+/// Lets the policies forget a session; done for a session that nobody knows, too.
+async fn finish_session(
+    State(admin): State<Arc<Admin>>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let Some(session) = query.get("session_id").filter(|session| !session.is_empty()) else {
+        return respond::fault(&Fault::Query { name: "session_id" }).0;
+    };
+    admin.planner.finish(session);
+    json_response(StatusCode::OK, &json!({"status": "ok", "session_id": session}))
 }
 
 /// Ready while each pool has an engine that is up and the router does not end.

@@ -44,6 +44,19 @@ impl Default for Drain {
     }
 }
 
+/// Descriptors for everything but clients' requests: listeners, runtimes, logs, the metrics port, probes,
+/// releases, and connections that are told that there are too many.
+const DESCRIPTORS_RESERVED: u64 = 128;
+
+/// Between two times that policies forget what is too old.
+const TIDY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Connections to the metrics port.
+const METRICS_CONNECTIONS_MAX: usize = 16;
+
+/// The descriptor limit of most systems.
+const SOFT_LIMIT: u64 = 1024;
+
 /// How long connections may take to close once nothing is in flight.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
@@ -90,11 +103,12 @@ impl Router {
     ///
     /// # Errors
     /// [`StartError`].
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub async fn start(mut config: Config) -> Result<Self, StartError> {
         let bind_error = |error| StartError::Bind { host: config.host.clone(), port: config.port, error };
         let listener = listen::bind(&config.host, config.port).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        raise_descriptor_limit();
+        config.listen.connections_max =
+            config.listen.connections_max.min(connections_max(raise_descriptor_limit()));
         let observe = observe(&config)?;
         let engines = |role: Role, urls: &[EngineUrl]| -> Vec<_> {
             let handles = |url: &EngineUrl| observe.engines().engine(role, url.as_str());
@@ -109,10 +123,13 @@ impl Router {
             engines(Role::Prefill, &config.prefill),
             engines(Role::Decode, &config.decode),
         )));
+        let planner = Arc::new(Planner::new(&config.plan));
+        crate::task::background(tidy(Arc::clone(&planner)));
         report(&observe, &fleet, &config);
         let admin = Arc::new(Admin {
             draining: CancellationToken::new(),
             fleet: Arc::clone(&fleet),
+            planner: Arc::clone(&planner),
             observe: Arc::clone(&observe),
         });
         let mut router = Self {
@@ -126,8 +143,8 @@ impl Router {
             end: CancellationToken::new(),
             threads: Vec::new(),
         };
-        let planner = Arc::new(Planner::new(&config.plan));
         let retries = Arc::new(retry::Budget::default());
+        let missing = Arc::default();
         let control = LegClient::new(config.leg.clone());
         let releaser = Releaser::start(Arc::clone(&fleet), control, Arc::clone(&observe));
         probe::start(&fleet, &config.probe, &config.leg.tls)?;
@@ -142,12 +159,13 @@ impl Router {
                 retries: Arc::clone(&retries),
                 admit: config.admit.clone(),
                 queue: Arc::clone(&config.queue),
+                missing: Arc::clone(&missing),
                 refuse: router.refuse.clone(),
                 cut: router.cut.clone(),
                 settings: config.dispatch,
             };
             let paths = edge::router(Arc::new(context), &config.routes, &admin);
-            workers.push(router.worker(index, paths).map_err(StartError::Worker)?);
+            workers.push(router.worker(index, paths, edge::full(&admin)).map_err(StartError::Worker)?);
         }
         router.serve_metrics(&config, &admin).await;
         let serve =
@@ -215,7 +233,7 @@ impl Router {
         }
     }
 
-    fn worker(&mut self, index: usize, router: axum::Router) -> io::Result<Worker> {
+    fn worker(&mut self, index: usize, router: axum::Router, full: axum::Router) -> io::Result<Worker> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let end = self.end.clone();
@@ -223,7 +241,7 @@ impl Router {
             runtime.block_on(end.cancelled());
         };
         self.threads.push(std::thread::Builder::new().name(format!("worker-{index}")).spawn(run)?);
-        Ok(Worker { runtime: handle, router, connections: Arc::new(AtomicUsize::new(0)) })
+        Ok(Worker { runtime: handle, router, full, connections: Arc::new(AtomicUsize::new(0)) })
     }
 
     /// Serves `/metrics` on a port of its own; a port that is taken costs a warning, not the router.
@@ -239,9 +257,11 @@ impl Router {
         let worker = Worker {
             runtime: tokio::runtime::Handle::current(),
             router: admin::metrics_router(admin),
+            full: edge::full(admin),
             connections: Arc::default(),
         };
-        let serve = listen::serve(listener, vec![worker], config.listen, Tasks::default(), self.stop.clone());
+        let settings = listen::Settings { connections_max: METRICS_CONNECTIONS_MAX, ..config.listen };
+        let serve = listen::serve(listener, vec![worker], settings, Tasks::default(), self.stop.clone());
         crate::task::background(serve);
     }
 }
@@ -271,10 +291,30 @@ fn report(observe: &Observe, fleet: &Arc<Fleet>, config: &Config) {
     });
 }
 
-/// A stream takes two descriptors, and the soft limit is 1,024 on most systems.
-fn raise_descriptor_limit() {
-    match rlimit::increase_nofile_limit(u64::MAX) {
-        Ok(limit) => tracing::info!(limit, "descriptor limit: each request in flight takes two"),
-        Err(error) => tracing::warn!(%error, "the descriptor limit could not be raised"),
+/// Lets the policies forget, off the request path.
+async fn tidy(planner: Arc<Planner>) {
+    loop {
+        tokio::time::sleep(TIDY_INTERVAL).await;
+        planner.tidy();
     }
+}
+
+/// A stream takes two descriptors, and the soft limit is 1,024 on most systems.
+fn raise_descriptor_limit() -> u64 {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) => {
+            tracing::info!(limit, "descriptor limit: each request in flight takes two");
+            limit
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the descriptor limit could not be raised");
+            rlimit::getrlimit(rlimit::Resource::NOFILE).map_or(SOFT_LIMIT, |(soft, _)| soft)
+        }
+    }
+}
+
+/// How many client connections there are descriptors for: each may need one to an engine too.
+fn connections_max(descriptors: u64) -> usize {
+    let most = descriptors.saturating_sub(DESCRIPTORS_RESERVED) / 2;
+    usize::try_from(most).unwrap_or(usize::MAX).max(1)
 }

@@ -89,7 +89,7 @@ impl Config {
             access_log: false,
             peer_metrics: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
-            listen: listen::Settings { header_timeout: Duration::from_secs(60) },
+            listen: listen::Settings { header_timeout: Duration::from_secs(60), connections_max: usize::MAX },
             admit: admit::Settings {
                 body_bytes_max: BODY_BYTES_MAX,
                 body_timeout: Duration::from_secs(300),

@@ -1,5 +1,6 @@
 //! The life of one request.
 
+pub mod seldom;
 mod work;
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body::Body;
+use seldom::Seldom;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use work::Work;
@@ -82,6 +84,8 @@ pub struct Context {
     pub refuse: CancellationToken,
     /// Cancelled when requests in flight are not waited for any longer.
     pub cut: CancellationToken,
+    /// Warns of missing handoffs.
+    pub missing: Arc<Seldom>,
     /// Deadlines and failures.
     pub settings: Settings,
 }

@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
+use http::header::{CONNECTION, HeaderValue};
 use tower::{Layer, Service};
 
 use crate::admin::{self, Admin};
@@ -80,6 +81,19 @@ pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>) 
     let observe = Arc::clone(&context.observe);
     let router = router.with_state(Edge { context });
     router.merge(admin::router(admin)).fallback(unknown_path).layer(RequestIdLayer { observe })
+}
+
+/// What answers while as many connections are open as may: the router's own paths; any other is refused.
+/// Each answer ends its connection.
+pub fn full(admin: &Arc<Admin>) -> Router {
+    let close = |mut response: Response| async move {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
+    };
+    admin::router(admin)
+        .fallback(|| async { respond::fault(&Fault::ConnectionsFull).0 })
+        .layer(axum::middleware::map_response(close))
+        .layer(RequestIdLayer { observe: Arc::clone(&admin.observe) })
 }
 
 /// A route whose other methods are refused with the list of those that it takes.

@@ -33,8 +33,15 @@ pub enum Fault {
         /// The limit, in seconds.
         seconds: u64,
     },
+    /// As many connections are open as the descriptor limit allows.
+    ConnectionsFull,
     /// The router is about to end.
     Draining,
+    /// A query parameter that is needed is not there.
+    Query {
+        /// Its name.
+        name: &'static str,
+    },
     /// No such path.
     UnknownPath,
     /// The path exists, the method does not.

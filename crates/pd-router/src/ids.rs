@@ -70,11 +70,15 @@ pub enum WholeReason {
     NoPrefill,
     /// Options that the engine refuses; its own 400 comes back and no prefill is stranded.
     Refused,
+    /// A prompt shorter than `--min-prefill-tokens`.
+    ShortPrompt,
+    /// The chosen decode engine was given all but that many tokens of the prompt before.
+    CachedPrompt,
 }
 
 impl WholeReason {
     /// Every reason, for metrics that exist from the start.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::SeveralPrompts,
         Self::SeveralChoices,
         Self::BeamSearch,
@@ -83,6 +87,8 @@ impl WholeReason {
         Self::Stateful,
         Self::NoPrefill,
         Self::Refused,
+        Self::ShortPrompt,
+        Self::CachedPrompt,
     ];
 
     /// The metric label.
@@ -97,6 +103,8 @@ impl WholeReason {
             Self::Stateful => "stateful",
             Self::NoPrefill => "no_prefill",
             Self::Refused => "refused",
+            Self::ShortPrompt => "short_prompt",
+            Self::CachedPrompt => "cached_prompt",
         }
     }
 }
@@ -104,6 +112,8 @@ impl WholeReason {
 /// Why a prefill answer brought no handoff that a decode engine could use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
+    /// None because its one token ended the text: some versions of vLLM give none then.
+    Ended,
     /// No `kv_transfer_params`, or null.
     Absent,
     /// Not an object with `do_remote_prefill` true.
@@ -116,12 +126,13 @@ pub enum Missing {
 
 impl Missing {
     /// Every reason, for metrics that exist from the start.
-    pub const ALL: [Self; 4] = [Self::Absent, Self::NotRemote, Self::NoBlocks, Self::NoAddress];
+    pub const ALL: [Self; 5] = [Self::Ended, Self::Absent, Self::NotRemote, Self::NoBlocks, Self::NoAddress];
 
     /// The metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Ended => "ended",
             Self::Absent => "absent",
             Self::NotRemote => "not_remote",
             Self::NoBlocks => "no_blocks",

@@ -37,7 +37,13 @@ const LINGER_TIME_MAX: Duration = Duration::from_secs(5);
 pub struct Settings {
     /// From the first wait for a request head to its end; also how long an idle connection stays open.
     pub header_timeout: Duration,
+    /// The most connections that are served; a few more are told so, and only the router's own paths answer
+    /// them.
+    pub connections_max: usize,
 }
+
+/// Connections beyond the most that are served at once; beyond these none is accepted.
+pub const CONNECTIONS_EXTRA: usize = 16;
 
 /// A runtime that serves connections.
 #[derive(Debug)]
@@ -46,6 +52,8 @@ pub struct Worker {
     pub runtime: Handle,
     /// Its paths, over its own engine connections.
     pub router: Router,
+    /// What answers while as many connections are open as may.
+    pub full: Router,
     /// How many connections it has.
     pub connections: Arc<AtomicUsize>,
 }
@@ -83,13 +91,30 @@ pub async fn serve(
     tasks: Tasks,
     stop: CancellationToken,
 ) {
+    let open = || workers.iter().map(|worker| worker.connections.load(Ordering::Relaxed)).sum::<usize>();
+    let mut complained = false;
     loop {
+        if open() >= settings.connections_max.saturating_add(CONNECTIONS_EXTRA) {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(ACCEPT_REST) => continue,
+            }
+        }
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
+        let full = open() >= settings.connections_max;
+        if full && !complained {
+            let most = settings.connections_max;
+            tracing::warn!(
+                most,
+                "as many connections are open as may: raise the descriptor limit (ulimit -n)"
+            );
+        }
+        complained = full;
         match accepted {
-            Ok((stream, _)) => hand_over(stream, &workers, settings, &tasks, &stop),
+            Ok((stream, _)) => hand_over(stream, full, &workers, settings, &tasks, &stop),
             Err(error) => {
                 tracing::warn!(%error, "no connection can be accepted now");
                 tokio::time::sleep(ACCEPT_REST).await;
@@ -100,6 +125,7 @@ pub async fn serve(
 
 fn hand_over(
     stream: TcpStream,
+    full: bool,
     workers: &[Worker],
     settings: Settings,
     tasks: &Tasks,
@@ -111,7 +137,7 @@ fn hand_over(
     // Off this runtime's reactor, onto the worker's.
     let Ok(stream) = stream.into_std() else { return };
     let counted = Counted::new(&worker.connections);
-    let router = worker.router.clone();
+    let router = if full { worker.full.clone() } else { worker.router.clone() };
     let stop = stop.clone();
     tasks.spawn_on(&worker.runtime, async move {
         let _counted = counted;

@@ -1,6 +1,8 @@
 //! From a request and the fleet to a plan: which candidates, in which order, and with or without a handoff.
 
 pub mod ask;
+pub mod cache_aware;
+pub mod known;
 pub mod least_loaded;
 pub mod load;
 pub mod name;
@@ -10,11 +12,13 @@ pub mod prefix;
 pub mod random;
 pub mod rendezvous;
 pub mod round_robin;
+pub mod sticky;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ask::Ask;
 use http::{HeaderMap, HeaderName};
+use known::Known;
 use name::PolicyName;
 use policy::{Policy, Pool};
 use prefix::Prefix;
@@ -51,6 +55,12 @@ pub struct Settings {
     pub prefill: PolicyName,
     /// The policy of the decode pool.
     pub decode: PolicyName,
+    /// What cache_aware goes by.
+    pub cache: cache_aware::Settings,
+    /// How long a sticky session may be idle.
+    pub session_idle_max: Duration,
+    /// Prompts of fewer tokens skip prefill; 0 for none.
+    pub min_prefill_tokens: u64,
     /// Headers that name a session, before anything in the body.
     pub session_headers: Vec<HeaderName>,
     /// What to do when no prefill engine can serve.
@@ -60,8 +70,11 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            prefill: PolicyName::RoundRobin,
+            prefill: PolicyName::CacheAware,
             decode: PolicyName::PowerOfTwo,
+            cache: cache_aware::Settings::default(),
+            session_idle_max: Duration::from_secs(7200),
+            min_prefill_tokens: 0,
             session_headers: ask::SESSION_HEADERS.to_vec(),
             fallback: PrefillFallback::Error,
         }
@@ -83,7 +96,9 @@ pub struct Planner {
     prefill: Box<dyn Policy>,
     decode: Box<dyn Policy>,
     any: RoundRobin,
+    given: Option<Known>,
     session_headers: Vec<HeaderName>,
+    min_prefill_tokens: u64,
     fallback: PrefillFallback,
 }
 
@@ -91,11 +106,21 @@ impl Planner {
     /// A planner with fresh policies.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
+        let tables =
+            [settings.prefill, settings.decode].map(|one| usize::from(one == PolicyName::CacheAware));
+        let given = settings.min_prefill_tokens > 0;
+        // The bound is for the whole process, so each table gets its share.
+        let tables = tables.iter().sum::<usize>() + usize::from(given);
+        let mut cache = settings.cache;
+        cache.bytes_max /= tables.max(1);
+        let make = |name: PolicyName| name.make(&Settings { cache, ..settings.clone() });
         Self {
-            prefill: settings.prefill.make(),
-            decode: settings.decode.make(),
+            prefill: make(settings.prefill),
+            decode: make(settings.decode),
             any: RoundRobin::default(),
+            given: given.then(|| Known::new(cache.bytes_max)),
             session_headers: settings.session_headers.clone(),
+            min_prefill_tokens: settings.min_prefill_tokens,
             fallback: settings.fallback,
         }
     }
@@ -104,7 +129,7 @@ impl Planner {
     #[must_use]
     pub fn look(&self, api: &Api, headers: &HeaderMap, view: &View) -> Ask {
         let session = self.prefill.wants_session() || self.decode.wants_session();
-        let prefix = self.prefill.wants_prefix() || self.decode.wants_prefix();
+        let prefix = self.prefill.wants_prefix() || self.decode.wants_prefix() || self.given.is_some();
         Ask {
             session: if session { ask::session(headers, &self.session_headers, view) } else { None },
             prefix: if prefix { ask::prefix(api, view) } else { Prefix::default() },
@@ -126,6 +151,7 @@ impl Planner {
     ) -> Result<Plan, Role> {
         let snapshot = fleet.snapshot();
         let mut decode = self.rank(ask, &snapshot, Role::Decode, tried)?;
+        let whole = whole.or_else(|| self.skips_prefill(ask, decode.first()?));
         let prefill = match (whole, self.fallback) {
             (Some(reason), _) => Err(reason),
             (None, PrefillFallback::Error) => Ok(self.rank(ask, &snapshot, Role::Prefill, tried)?),
@@ -144,7 +170,42 @@ impl Planner {
 
     /// A candidate took a request: its policy remembers.
     pub fn took(&self, ask: &Ask, candidate: &Candidate) {
-        self.policy(candidate.engine().role()).took(ask, candidate, Instant::now());
+        let (role, now) = (candidate.engine().role(), Instant::now());
+        self.policy(role).took(ask, candidate, now);
+        if let (Role::Decode, Some(given)) = (role, &self.given) {
+            given.insert(&ask.prefix, candidate, now);
+        }
+    }
+
+    /// Whether decode alone is the shorter way: the prompt is short, or what is new in it since the chosen
+    /// engine was given its beginning.
+    fn skips_prefill(&self, ask: &Ask, decode: &Candidate) -> Option<WholeReason> {
+        let given = self.given.as_ref()?;
+        if ask.tokens < self.min_prefill_tokens {
+            return Some(WholeReason::ShortPrompt);
+        }
+        let matched =
+            given.matched(&ask.prefix, std::iter::once(decode)).first().copied().unwrap_or(0) as u64;
+        let bytes = (ask.prefix.bytes() as u64).max(1);
+        let fresh = ask.tokens.saturating_mul(bytes.saturating_sub(matched)) / bytes;
+        (fresh < self.min_prefill_tokens).then_some(WholeReason::CachedPrompt)
+    }
+
+    /// A session will not come again: policies forget it.
+    pub fn finish(&self, session: &str) {
+        let key = ask::session_key(session.as_bytes());
+        self.prefill.finish(key);
+        self.decode.finish(key);
+    }
+
+    /// Policies forget what is too old.
+    pub fn tidy(&self) {
+        let now = Instant::now();
+        self.prefill.tidy(now);
+        self.decode.tidy(now);
+        if let Some(given) = &self.given {
+            given.tidy(now);
+        }
     }
 
     /// Chooses for a path that any engine serves, whatever its role.

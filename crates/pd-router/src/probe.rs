@@ -77,14 +77,15 @@ async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, 
     loop {
         let was_up = engine.up();
         let (good, slow) = probe(&engine, &client, &settings.path, &mut complained).await;
+        if good && !was_up {
+            // Known before it gets traffic: who it pairs with, and which ranks it has.
+            engine.set_version(version(&engine, &client).await);
+            fleet.note_versions();
+            fleet.set_ranks(&engine, &ranks(&engine, &client, settings.ranks).await);
+        }
         engine.probed(good, slow, settings.health);
         if engine.up() {
             quick = None;
-            if !was_up {
-                engine.set_version(version(&engine, &client).await);
-                fleet.note_versions();
-                fleet.set_ranks(&engine, &ranks(&engine, &client, settings.ranks).await);
-            }
         }
         let wait = quick.unwrap_or_else(|| jittered(settings.interval));
         quick = quick.map(|quick| quick * 2).filter(|quick| *quick < settings.interval);

@@ -33,17 +33,7 @@ pub fn fault(fault: &Fault) -> (Response<Body>, Outcome) {
 
 fn judge(fault: &Fault) -> Verdict {
     match fault {
-        Fault::Body(error) => {
-            let (code, param) = match error {
-                ScanError::Duplicate { name } => ("duplicate_key", Some(*name)),
-                ScanError::TooDeep { .. } => ("body_too_deep", None),
-                ScanError::Empty
-                | ScanError::NotObject
-                | ScanError::Utf8 { .. }
-                | ScanError::Syntax { .. } => ("invalid_json", None),
-            };
-            Verdict { param, ..client(StatusCode::BAD_REQUEST, code, error.to_string()) }
-        }
+        Fault::Body(error) => body(error),
         Fault::BodyCut => client(
             StatusCode::BAD_REQUEST,
             "body_cut",
@@ -76,7 +66,19 @@ fn judge(fault: &Fault) -> Verdict {
             "queue_timeout",
             format!("no slot became free within {seconds} s (--queue-timeout-secs); try again"),
         ),
+        Fault::ConnectionsFull => overload(
+            "connections_full",
+            "as many connections are open as this router's descriptor limit allows (ulimit -n); try again",
+        ),
         Fault::Draining => overload("draining", "this router is about to end; send the request to another"),
+        Fault::Query { name } => Verdict {
+            param: Some(*name),
+            ..client(
+                StatusCode::BAD_REQUEST,
+                "query_parameter_missing",
+                format!("give the query parameter `{name}`: ?{name}=VALUE"),
+            )
+        },
         Fault::UnknownPath => {
             client(StatusCode::NOT_FOUND, "unknown_path", "this router serves no such path; see its README")
         }
@@ -91,6 +93,17 @@ fn judge(fault: &Fault) -> Verdict {
         Fault::NoEngine(role) => no_engine(*role),
         Fault::Leg(failure) => leg(failure),
     }
+}
+
+fn body(error: &ScanError) -> Verdict {
+    let (code, param) = match error {
+        ScanError::Duplicate { name } => ("duplicate_key", Some(*name)),
+        ScanError::TooDeep { .. } => ("body_too_deep", None),
+        ScanError::Empty | ScanError::NotObject | ScanError::Utf8 { .. } | ScanError::Syntax { .. } => {
+            ("invalid_json", None)
+        }
+    };
+    Verdict { param, ..client(StatusCode::BAD_REQUEST, code, error.to_string()) }
 }
 
 fn client(status: StatusCode, code: &str, message: impl Into<String>) -> Verdict {

@@ -22,6 +22,7 @@ mod log;
 mod logprobs;
 mod model;
 mod pages;
+pub mod perf;
 mod prompt;
 mod server;
 mod side;

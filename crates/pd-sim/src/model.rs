@@ -37,6 +37,11 @@ pub(crate) fn digest(ids: &[u32]) -> u64 {
     mix(hash)
 }
 
+/// The digest of a text that goes on after another one.
+pub(crate) fn digest_after(before: u64, ids: &[u32]) -> u64 {
+    mix(before ^ digest(ids))
+}
+
 /// The `position`th token that follows the prompt with this digest, for one of the n choices.
 pub(crate) fn next(digest: u64, choice: usize, position: usize) -> u32 {
     let place = mix(choice as u64 ^ 0x5eed).wrapping_add(position as u64);

@@ -158,6 +158,16 @@ impl Work {
     /// A good prefill answer without a usable handoff.
     fn without_handoff(&self, reason: Missing) -> Result<Option<Pinned>, Fault> {
         self.context.observe.missing(reason);
+        if reason == Missing::Ended {
+            return Ok(None);
+        }
+        if self.context.missing.due() {
+            let reason = reason.as_str();
+            tracing::warn!(
+                reason,
+                "prefill answers bring no usable handoff (once a minute; see pd_router_missing_handoffs_total): does the engine run with --kv-transfer-config and a NixlConnector?"
+            );
+        }
         match self.context.settings.missing_handoff {
             MissingHandoff::DecodeOnly => Ok(None),
             MissingHandoff::Error => Err(Fault::Leg(Failure::new(Leg::Prefill, FailureKind::MissingHandoff))),

@@ -71,8 +71,27 @@ pub fn find(answer: &Bytes) -> Found {
 /// Whether a prefill answer says that its generation failed, which vLLM does under status 200.
 #[must_use]
 pub fn failed(answer: &Bytes) -> bool {
-    memchr::memmem::find(answer, b"\"finish_reason\":\"error\"").is_some()
-        || memchr::memmem::find(answer, b"\"finish_reason\": \"error\"").is_some()
+    says(answer, "finish_reason", "error")
+}
+
+/// Whether a prefill answer says that its one token ended the text.
+#[must_use]
+pub fn ended(answer: &Bytes) -> bool {
+    const ENDS: [(&str, &str); 4] = [
+        ("finish_reason", "stop"),
+        ("stop_reason", "end_turn"),
+        ("stop_reason", "stop_sequence"),
+        ("status", "completed"),
+    ];
+    ENDS.iter().any(|(name, value)| says(answer, name, value))
+}
+
+/// Whether a member of this name has this value at any depth. Inside a JSON string its quotes would be
+/// escaped, so generated text cannot say it.
+fn says(answer: &Bytes, name: &str, value: &str) -> bool {
+    ["", " "].iter().any(|space| {
+        memchr::memmem::find(answer, format!("\"{name}\":{space}\"{value}\"").as_bytes()).is_some()
+    })
 }
 
 fn value<'a>(answer: &'a Bytes, object: &Object, name: &str) -> &'a [u8] {
@@ -99,6 +118,16 @@ mod tests {
             panic!("not usable")
         };
         assert_eq!(handoff.raw().as_ref(), raw.as_bytes());
+    }
+
+    #[test]
+    fn the_end_of_the_text_is_told_from_the_limit() {
+        let says = |answer: &'static str| ended(&Bytes::from_static(answer.as_bytes()));
+        assert!(says(r#"{"choices":[{"finish_reason":"stop"}]}"#));
+        assert!(says(r#"{"choices": [{"finish_reason": "stop"}]}"#));
+        assert!(says(r#"{"stop_reason":"end_turn"}"#) && says(r#"{"status":"completed"}"#));
+        assert!(!says(r#"{"choices":[{"text":"\"finish_reason\":\"stop\"","finish_reason":"length"}]}"#));
+        assert!(!says(r#"{"stop_reason":"max_tokens"}"#) && !says(r#"{"status":"incomplete"}"#));
     }
 
     #[test]

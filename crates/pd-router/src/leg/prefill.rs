@@ -101,6 +101,7 @@ fn look(answer: &Bytes) -> Result<Prefilled, FailureKind> {
     match nixl::find(answer) {
         Found::Usable(handoff) => Ok(Prefilled::Handoff(handoff)),
         Found::Missing(_) if nixl::failed(answer) => Err(FailureKind::BadAnswer("a generation that failed")),
+        Found::Missing(Missing::Absent) if nixl::ended(answer) => Ok(Prefilled::Missing(Missing::Ended)),
         Found::Missing(reason) => Ok(Prefilled::Missing(reason)),
         Found::OtherMode(mode) => Err(FailureKind::TransferMode(mode)),
         Found::NotJson => Err(FailureKind::BadAnswer("not a JSON object")),
@@ -118,4 +119,20 @@ async fn read(mut body: AnswerBody) -> Result<Bytes, FailureKind> {
         whole.extend_from_slice(&data);
     }
     Ok(whole.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_its_one_token_ended_needs_no_handoff() {
+        let missing = |answer: &'static str| match look(&Bytes::from_static(answer.as_bytes())) {
+            Ok(Prefilled::Missing(reason)) => reason,
+            other => panic!("{other:?}"),
+        };
+        let stopped = r#"{"choices":[{"finish_reason":"stop"}],"kv_transfer_params":null}"#;
+        let limited = r#"{"choices":[{"finish_reason":"length"}],"kv_transfer_params":null}"#;
+        assert_eq!((missing(stopped), missing(limited)), (Missing::Ended, Missing::Absent));
+    }
 }

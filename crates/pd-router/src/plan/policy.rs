@@ -14,13 +14,19 @@ pub type Pool<'a> = SmallVec<[&'a Candidate; 16]>;
 /// Positions in a pool, best first. What is left out counts as worse than all that is named.
 pub type Order = SmallVec<[usize; 16]>;
 
-/// How to choose. Pure but for what it remembers: no I/O, no lock over a whole pool.
+/// How to choose: no I/O, and nothing is remembered without a bound.
 pub trait Policy: Debug + Send + Sync {
     /// The candidates in the order in which they are to be tried.
     fn rank(&self, ask: &Ask, pool: &[&Candidate], now: Instant) -> Order;
 
     /// This candidate took the request: what a policy remembers, it remembers here.
     fn took(&self, _ask: &Ask, _candidate: &Candidate, _now: Instant) {}
+
+    /// This session will not come again.
+    fn finish(&self, _session: u64) {}
+
+    /// Forgets what is too old; called about once a minute, off the request path.
+    fn tidy(&self, _now: Instant) {}
 
     /// Whether it looks at [`Ask::session`].
     fn wants_session(&self) -> bool {

@@ -1,0 +1,148 @@
+//! A new session goes to the candidate with the fewest sessions and stays there until it is finished or idle
+//! for too long.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use dashmap::{DashMap, Entry};
+use smallvec::SmallVec;
+
+use super::ask::Ask;
+use super::load::{least_first, load};
+use super::policy::{Order, Policy};
+use crate::fleet::candidate::Candidate;
+
+/// The most sessions that are remembered, about 40 bytes each; a further one goes by load.
+const SESSIONS_MAX: usize = 500_000;
+
+/// Who has which session.
+#[derive(Debug)]
+pub struct Sticky {
+    idle_max: Duration,
+    sessions: DashMap<u64, Session>,
+    known: AtomicUsize,
+    counts: DashMap<u64, usize>,
+    turn: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Session {
+    candidate: u64,
+    last: Instant,
+}
+
+impl Sticky {
+    /// Remembers nothing yet; a session is forgotten once it was idle for `idle_max`.
+    #[must_use]
+    pub fn new(idle_max: Duration) -> Self {
+        Self {
+            idle_max,
+            sessions: DashMap::new(),
+            known: AtomicUsize::new(0),
+            counts: DashMap::new(),
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many sessions are remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// Whether no session is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn home(&self, session: u64, now: Instant) -> Option<u64> {
+        let entry = self.sessions.get(&session)?;
+        (now.saturating_duration_since(entry.last) < self.idle_max).then_some(entry.candidate)
+    }
+
+    fn count(&self, candidate: u64) -> usize {
+        self.counts.get(&candidate).map_or(0, |count| *count)
+    }
+
+    fn more(&self, candidate: u64) {
+        *self.counts.entry(candidate).or_insert(0) += 1;
+    }
+
+    fn fewer(&self, candidate: u64) {
+        // A candidate without sessions needs no entry: engines come and go.
+        self.counts.remove_if_mut(&candidate, |_, count| {
+            *count = count.saturating_sub(1);
+            *count == 0
+        });
+    }
+
+    fn gone(&self, session: Session) {
+        self.known.fetch_sub(1, Ordering::Relaxed);
+        self.fewer(session.candidate);
+    }
+}
+
+impl Policy for Sticky {
+    fn rank(&self, ask: &Ask, pool: &[&Candidate], now: Instant) -> Order {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let Some(session) = ask.session else { return least_first(pool, turn) };
+        let home = self.home(session, now);
+        let first = turn % pool.len().max(1);
+        let mut ranked: SmallVec<[_; 16]> = (first..pool.len())
+            .chain(0..first)
+            .filter_map(|index| {
+                let one = pool.get(index)?;
+                Some(((home != Some(one.key()), self.count(one.key()), load(one)), index))
+            })
+            .collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        ranked.into_iter().map(|(_, index)| index).collect()
+    }
+
+    fn took(&self, ask: &Ask, candidate: &Candidate, now: Instant) {
+        let Some(session) = ask.session else { return };
+        let fresh = Session { candidate: candidate.key(), last: now };
+        let before = match self.sessions.entry(session) {
+            Entry::Occupied(mut entry) => Some(entry.insert(fresh)),
+            Entry::Vacant(entry) => {
+                if self.known.fetch_add(1, Ordering::Relaxed) >= SESSIONS_MAX {
+                    self.known.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
+                entry.insert(fresh);
+                None
+            }
+        };
+        if before.is_none_or(|before| before.candidate != fresh.candidate) {
+            self.more(fresh.candidate);
+            if let Some(before) = before {
+                self.fewer(before.candidate);
+            }
+        }
+    }
+
+    fn finish(&self, session: u64) {
+        if let Some((_, session)) = self.sessions.remove(&session) {
+            self.gone(session);
+        }
+    }
+
+    fn tidy(&self, now: Instant) {
+        let mut idle = Vec::new();
+        self.sessions.retain(|_, session| {
+            let keep = now.saturating_duration_since(session.last) < self.idle_max;
+            if !keep {
+                idle.push(*session);
+            }
+            keep
+        });
+        for session in idle {
+            self.gone(session);
+        }
+    }
+
+    fn wants_session(&self) -> bool {
+        true
+    }
+}
