@@ -31,7 +31,8 @@ pub fn pool(count: usize) -> Vec<Candidate> {
 /// A generate request of this many token ids; `seed` makes them differ from the first on.
 #[must_use]
 pub fn token_ids(tokens: usize, seed: usize) -> View {
-    let ids: Vec<String> = (0..tokens).map(|at| ((at * 7919 + seed * 104_729) % 128_000).to_string()).collect();
+    let ids: Vec<String> =
+        (0..tokens).map(|at| ((at * 7919 + seed * 104_729) % 128_000).to_string()).collect();
     view("generate", &format!("{{\"model\":\"m\",\"token_ids\":[{}]}}", ids.join(",")))
 }
 

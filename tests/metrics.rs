@@ -240,12 +240,12 @@ async fn what_is_read_at_a_scrape_is_true_then() {
     .await;
     let (prefill, decode) = (bed.prefill[0].url(), bed.decode[0].url());
     let running = bed.begin_stream(20).await;
-    let waiting = bed.begin_stream(2).await;
-    until("one waits", || bed.metric("pd_router_queue_depth") == 1.0).await;
     until("one decodes", || {
         bed.metric(&format!("pd_router_in_flight{{engine=\"{decode}\",role=\"decode\"}}")) == 1.0
     })
     .await;
+    let waiting = bed.begin_stream(2).await;
+    until("one waits", || bed.metric("pd_router_queue_depth") == 1.0).await;
     let ranked = |family: &str, worker: &str| {
         bed.metric(&format!("vllm_router_pd_{family}{{rank=\"0\",worker=\"{worker}\"}}"))
     };

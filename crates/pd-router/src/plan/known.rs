@@ -199,7 +199,11 @@ mod tests {
             let url = EngineUrl::parse(&format!("http://10.0.0.{number}:1")).unwrap();
             let metrics = observe.engines().engine(Role::Prefill, url.as_str());
             let engine = Engine::new(Role::Prefill, url, metrics, crate::fleet::engine::Settings::default());
-            engine.probed(true, false, crate::fleet::health::Settings { failure_threshold: 1, success_threshold: 1 });
+            engine.probed(
+                true,
+                false,
+                crate::fleet::health::Settings { failure_threshold: 1, success_threshold: 1 },
+            );
             engine
         };
         (0..count).map(engine).collect::<Vec<Arc<Engine>>>().iter().flat_map(Engine::candidates).collect()
@@ -228,7 +232,11 @@ mod tests {
         pool[0].engine().eject("test");
         assert_eq!(known.matched(&long, pool.iter()).as_slice(), [0, 0]);
         known.insert(&prompt("0123456789abcdef", 16), &pool[0], now);
-        assert_eq!(known.matched(&long, pool.iter()).as_slice(), [256, 0], "only what its new life was given");
+        assert_eq!(
+            known.matched(&long, pool.iter()).as_slice(),
+            [256, 0],
+            "only what its new life was given"
+        );
         known.tidy(now);
         assert_eq!(known.matched(&long, pool.iter()).as_slice(), [256, 0]);
         known.tidy(now + IDLE_MAX + Duration::from_secs(2));
@@ -238,7 +246,8 @@ mod tests {
     #[test]
     fn the_table_keeps_its_size_and_the_newest() {
         let (known, pool, now) = (Known::new(1 << 16), pool(1), Instant::now());
-        let size = || known.shards.iter().map(|shard| shard.lock().capacity() * size_of::<u64>()).sum::<usize>();
+        let size =
+            || known.shards.iter().map(|shard| shard.lock().capacity() * size_of::<u64>()).sum::<usize>();
         let before = size();
         for number in 0..2_000 {
             let at = now + Duration::from_secs(number);
