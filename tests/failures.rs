@@ -102,6 +102,8 @@ async fn outcome(bed: &Bed) -> &'static str {
 async fn observe(row: &Row, engines: usize) -> (String, f64, &'static str) {
     let (prefill, decode) = if row.prefill { (engines, 1) } else { (1, engines) };
     let bed = bed(prefill, decode, |config| {
+        // The faulty engine is the first that is asked.
+        config.plan.decode = pd_router::plan::name::PolicyName::RoundRobin;
         config.dispatch.prefill_timeout = Duration::from_millis(150);
         config.dispatch.first_byte_timeout = Duration::from_millis(150);
         config.dispatch.idle_timeout = Duration::from_millis(150);

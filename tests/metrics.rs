@@ -119,17 +119,34 @@ async fn a_scrape_says_what_happened() {
         bed.metric(&format!("vllm_router_pd_request_duration_seconds_count{{route=\"{CHAT}\"}}")),
         4.0
     );
-    troubles(&bed, &mut tally).await;
-    settled(&bed).await;
+    let rounds = 10;
+    for _ in 0..rounds {
+        troubles(&bed, &mut tally).await;
+        settled(&bed).await;
+    }
     tally.compare(&bed);
+    legs_are_counted(&bed, f64::from(rounds));
+    assert_eq!(series(&scrape(&bed)), before, "a series that was not there from the start");
+    bed.closes().await;
+}
+
+/// Each leg that an engine saw, each that it failed, each that was tried again.
+fn legs_are_counted(bed: &Bed, rounds: f64) {
+    let seen =
+        |sim: &Sim| sim.requests().iter().filter(|request| request.path != "/v1/models").count() as f64;
+    for (leg, sim, failed) in [("prefill", &bed.prefill[0], 2.0), ("decode", &bed.decode[0], 3.0)] {
+        let (role, own) = (format!("role=\"{leg}\""), format!("leg=\"{leg}\""));
+        assert_eq!(bed.sum("pd_router_legs_total", &[&role, &own]), seen(sim), "{leg}");
+        assert_eq!(bed.sum("pd_router_leg_errors_total", &[&role]), failed * rounds, "{leg}");
+        assert_eq!(bed.sum(&format!("vllm_router_pd_{leg}_errors_total"), &[]), failed * rounds, "{leg}");
+    }
+    assert_eq!(bed.sum("pd_router_legs_total", &["leg=\"one-hop\""]), rounds);
     let retried = |leg: &str, reason: &str| {
         bed.metric(&format!("pd_router_retries_total{{leg=\"{leg}\",reason=\"{reason}\"}}"))
     };
-    assert_eq!((retried("prefill", "status"), retried("decode", "status")), (1.0, 1.0));
-    assert_eq!(retried("decode", "first_event"), 1.0);
-    assert_eq!(bed.sum("pd_router_retries_total", &[]), 3.0);
-    assert_eq!(series(&scrape(&bed)), before, "a series that was not there from the start");
-    bed.closes().await;
+    assert_eq!((retried("prefill", "status"), retried("decode", "status")), (rounds, rounds));
+    assert_eq!(retried("decode", "first_event"), rounds);
+    assert_eq!(bed.sum("pd_router_retries_total", &[]), 3.0 * rounds);
 }
 
 /// Everything that is not simply served.
@@ -168,6 +185,15 @@ async fn troubles(bed: &Bed, tally: &mut Tally) {
     let models = exchange(bed.address(), &request("GET", "/v1/models", &[], b"")).await;
     assert_eq!(models.status, 200);
     tally.add("one_hop", "ok", 200);
+    // One leaves in the middle of its stream, where its status is known.
+    decode.set_fault(once(FaultKind::StallAfter(2)));
+    let mut leaving = bed.begin_stream(6).await;
+    let mut some = [0; 12];
+    leaving.read_exact(&mut some).await.unwrap();
+    assert_eq!(&some, b"HTTP/1.1 200");
+    drop(leaving);
+    tally.add("chat", "client_closed", 200);
+    settled(bed).await;
     // Four are in prefill and leave; a fifth finds no slot.
     prefill.set_fault(Fault { kind: FaultKind::Stall, times: Some(4) });
     let mut held = Vec::new();
@@ -214,12 +240,12 @@ async fn what_is_read_at_a_scrape_is_true_then() {
     .await;
     let (prefill, decode) = (bed.prefill[0].url(), bed.decode[0].url());
     let running = bed.begin_stream(20).await;
-    let waiting = bed.begin_stream(2).await;
-    until("one waits", || bed.metric("pd_router_queue_depth") == 1.0).await;
     until("one decodes", || {
         bed.metric(&format!("pd_router_in_flight{{engine=\"{decode}\",role=\"decode\"}}")) == 1.0
     })
     .await;
+    let waiting = bed.begin_stream(2).await;
+    until("one waits", || bed.metric("pd_router_queue_depth") == 1.0).await;
     let ranked = |family: &str, worker: &str| {
         bed.metric(&format!("vllm_router_pd_{family}{{rank=\"0\",worker=\"{worker}\"}}"))
     };

@@ -98,7 +98,7 @@ impl ApiFamilies {
             response_bytes: counters(
                 r,
                 "pd_router_response_body_bytes_total",
-                "Bytes of engines' answers on their way to clients.",
+                "Bytes of engines' answers that went to clients.",
                 api,
             )?,
         })

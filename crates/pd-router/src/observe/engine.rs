@@ -1,6 +1,6 @@
 //! The metric handles of one engine, resolved once so that the request path looks up no label.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
@@ -25,7 +25,7 @@ pub struct EngineFamilies {
     breaker_state: IntGaugeVec,
     breaker_transitions: IntCounterVec,
     pairs_open: IntGaugeVec,
-    known: Mutex<Vec<Arc<EngineMetrics>>>,
+    known: Mutex<Vec<Weak<EngineMetrics>>>,
 }
 
 /// One engine's handles.
@@ -154,13 +154,15 @@ impl EngineFamilies {
                 .map(|state| self.breaker_transitions.with_label_values(&[role.as_str(), url, state])),
             pairs_open: decodes.then(|| self.pairs_open.with_label_values(&[url])),
         });
-        self.known.lock().push(Arc::clone(&metrics));
+        let mut known = self.known.lock();
+        known.retain(|engine| engine.strong_count() > 0);
+        known.push(Arc::downgrade(&metrics));
         metrics
     }
 
-    /// Every engine that ever was.
+    /// The engines that are.
     pub(super) fn known(&self) -> Vec<Arc<EngineMetrics>> {
-        self.known.lock().clone()
+        self.known.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the client sees of an answer, measured frame by frame in the request's own memory: when tokens came,
-//! how many, how many bytes.
+//! What the client sees of an answer, measured frame by frame in the request's own memory: when tokens came
+//! and how many.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,6 @@ pub struct Events {
 #[derive(Debug, Default)]
 pub struct Meter {
     usage: UsageScanner,
-    bytes: u64,
     seen: u64,
     tokens: u64,
     first_event: Option<Instant>,
@@ -42,19 +41,17 @@ impl Meter {
     /// Measures the stream of this engine from now on; what was seen of another one's events is no part of it.
     pub fn begin(&mut self, engine: &Arc<EngineMetrics>) {
         self.gaps = engine.inter_token_seconds.as_ref().map(prometheus::Histogram::local);
-        self.seen = 0;
+        (self.seen, self.first_event) = (0, None);
         self.cut.clear();
     }
 
     /// Takes a frame of an answer that is no stream.
     pub fn part(&mut self, data: &[u8]) {
-        self.bytes += data.len() as u64;
         self.usage.feed(data);
     }
 
     /// Takes a frame of a stream, and where the stream stands behind it.
     pub fn frame(&mut self, data: &[u8], events: Events, now: Instant) {
-        self.bytes += data.len() as u64;
         let counted = self.usage.feed(data);
         if events.data > 0 && self.first_event.is_none() {
             self.first_event = Some(now);
@@ -109,12 +106,6 @@ impl Meter {
     /// Hands the gaps over to their family.
     pub fn flush(&mut self) {
         self.gaps = None;
-    }
-
-    /// Bytes that came.
-    #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// The counts that the answer says, or those of its events.

@@ -69,6 +69,7 @@ pub struct Record {
     status: Option<u16>,
     outcome: Option<Outcome>,
     done: Option<Instant>,
+    sent_bytes: u64,
     meter: Meter,
     phases: Arc<Phases>,
     slot: Option<OwnedSemaphorePermit>,
@@ -89,6 +90,7 @@ impl Record {
             status: None,
             outcome: None,
             done: None,
+            sent_bytes: 0,
             meter: Meter::default(),
             phases: Arc::default(),
             slot: None,
@@ -136,12 +138,17 @@ impl Record {
         self.meter.begin(engine);
     }
 
-    /// A frame of a stream goes to the client, read from the engine at `now`.
+    /// Bytes of an answer go to the client.
+    pub const fn sent(&mut self, bytes: usize) {
+        self.sent_bytes += bytes as u64;
+    }
+
+    /// A frame of a stream was read from the engine at `now`.
     pub fn frame(&mut self, data: &[u8], events: Events, now: Instant) {
         self.meter.frame(data, events, now);
     }
 
-    /// A part of an answer that is no stream goes to the client.
+    /// A part of an answer that is no stream was read.
     pub fn part(&mut self, data: &[u8]) {
         self.meter.part(data);
     }
@@ -185,7 +192,7 @@ impl Record {
         time(&observe.handoff_gap, legs.handoff_gap());
         api.prompt_tokens.inc_by(ended.prompt_tokens.unwrap_or(0));
         api.generated_tokens.inc_by(ended.generated_tokens.unwrap_or(0));
-        api.response_bytes.inc_by(self.meter.bytes());
+        api.response_bytes.inc_by(self.sent_bytes);
         if let Some((bytes, _)) = self.body {
             #[allow(clippy::cast_precision_loss, reason = "bodies are far below 2^52 bytes")]
             api.request_bytes.observe(bytes as f64);
@@ -220,7 +227,7 @@ impl Record {
             prompt_tokens: ended.prompt_tokens,
             generated_tokens: ended.generated_tokens,
             request_bytes: self.body.map(|(bytes, _)| bytes),
-            response_bytes: self.meter.bytes(),
+            response_bytes: self.sent_bytes,
         }
         .write();
     }

@@ -264,7 +264,11 @@ impl Body for Relay {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next> {
         let relay = self.get_mut();
-        if relay.ended { Poll::Ready(None) } else { relay.poll_answer(cx) }
+        let next = if relay.ended { Poll::Ready(None) } else { relay.poll_answer(cx) };
+        if let Poll::Ready(Some(Ok(frame))) = &next {
+            relay.record.sent(frame.data_ref().map_or(0, Bytes::len));
+        }
+        next
     }
 
     fn is_end_stream(&self) -> bool {
