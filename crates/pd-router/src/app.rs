@@ -284,7 +284,7 @@ fn observe(config: &Config) -> Result<Arc<Observe>, StartError> {
         observe.keep_access_record();
     }
     if let Some(traces) = &config.traces {
-        observe.trace(Tracing::start(traces)?);
+        observe.trace(Tracing::start(traces, &config.leg.tls)?);
     }
     Ok(observe)
 }

@@ -44,7 +44,9 @@ pub enum EndpointError {
     #[error("not a URL ({0}); write http://HOST:4317 for gRPC or http://HOST:4318/v1/traces for HTTP")]
     Url(#[from] url::ParseError),
     /// A scheme that is neither.
-    #[error("the scheme {0} is not known; write http://HOST:4317 for gRPC or http://HOST:4318/v1/traces for HTTP")]
+    #[error(
+        "the scheme {0} is not known; write http://HOST:4317 for gRPC or http://HOST:4318/v1/traces for HTTP"
+    )]
     Scheme(String),
     /// TLS, which only the HTTP exporter has here.
     #[error("gRPC is sent without TLS only; write https://HOST/v1/traces, or http://HOST:4317")]
@@ -130,20 +132,23 @@ impl Export for OnRuntime {
 }
 
 impl Tracing {
-    /// Sends to a collector from now on, on the runtime that calls. No collector needs to be there.
+    /// Sends to a collector from now on, on the runtime that calls, over `tls` where the address says https.
+    /// No collector needs to be there.
     ///
     /// # Errors
     /// [`TracingError`].
-    pub fn start(settings: &Settings) -> Result<Self, TracingError> {
+    pub fn start(settings: &Settings, tls: &rustls::ClientConfig) -> Result<Self, TracingError> {
         let url = settings.endpoint.url.as_str();
         let built = if settings.endpoint.is_grpc() {
             SpanExporter::builder().with_tonic().with_endpoint(url).with_timeout(EXPORT_MAX).build()
         } else {
-            let client = reqwest::Client::builder().timeout(EXPORT_MAX).build()?;
+            let client = reqwest::Client::builder()
+                .timeout(EXPORT_MAX)
+                .tls_backend_preconfigured(tls.clone())
+                .build()?;
             SpanExporter::builder().with_http().with_http_client(client).with_endpoint(url).build()
         };
-        let exporter =
-            built.map_err(|error| TracingError::Exporter { endpoint: url.to_owned(), error })?;
+        let exporter = built.map_err(|error| TracingError::Exporter { endpoint: url.to_owned(), error })?;
         let on_runtime = OnRuntime { exporter: Arc::new(exporter), runtime: Handle::current() };
         let mut processor = BatchSpanProcessor::builder(on_runtime).build();
         processor.set_resource(&resource());
@@ -186,7 +191,8 @@ mod tests {
     #[test]
     fn an_address_says_how_to_speak() {
         let grpc = |text: &str| text.parse::<Endpoint>().map(|endpoint| endpoint.is_grpc());
-        for text in ["collector:4317", "http://collector:4317", "http://collector:4317/", "grpc://[::1]:4317"] {
+        for text in ["collector:4317", "http://collector:4317", "http://collector:4317/", "grpc://[::1]:4317"]
+        {
             assert!(grpc(text).unwrap(), "{text}");
         }
         assert!(!grpc("http://collector:4318/v1/traces").unwrap());

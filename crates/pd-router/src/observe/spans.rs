@@ -109,8 +109,7 @@ fn below(trace: &Trace, part: Part, end: &End<'_>) -> SpanData {
     // The leg in progress ends with the answer, or with the client that left.
     let failed = if part.end.is_some() { part.failed } else { failed(end.outcome) };
     let times = (part.start, part.end.unwrap_or(end.done));
-    let mut span =
-        span(trace, part.id, trace.context.span_id(), Cow::Borrowed(part.name), times, attributes);
+    let mut span = span(trace, part.id, trace.context.span_id(), Cow::Borrowed(part.name), times, attributes);
     span.span_kind = kind;
     span.status = status(failed);
     span
