@@ -21,6 +21,7 @@ use crate::fleet::{self, Fleet, Snapshot};
 use crate::ids::Role;
 use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
+use crate::observe::otlp::{Tracing, TracingError};
 use crate::observe::{Observe, peer};
 use crate::plan::Planner;
 use crate::probe::{self, ProbeError};
@@ -79,6 +80,9 @@ pub enum StartError {
     /// The probes' client cannot be built.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// No spans can be sent.
+    #[error(transparent)]
+    Traces(#[from] TracingError),
     /// The metric families collide: a fault of this code.
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -222,6 +226,8 @@ impl Router {
             tracing::warn!(connections = self.tasks.len(), "ended with connections still open");
         }
         self.end.cancel();
+        let observe = Arc::clone(&self.admin.observe);
+        tokio::task::spawn_blocking(move || observe.flush_traces()).await.ok();
         for thread in self.threads {
             thread.join().ok();
         }
@@ -276,6 +282,9 @@ fn observe(config: &Config) -> Result<Arc<Observe>, StartError> {
     }
     if config.access_log {
         observe.keep_access_record();
+    }
+    if let Some(traces) = &config.traces {
+        observe.trace(Tracing::start(traces, &config.leg.tls)?);
     }
     Ok(observe)
 }

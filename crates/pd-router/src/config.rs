@@ -9,6 +9,7 @@ use crate::admit::queue::Queue;
 use crate::dispatch::MissingHandoff;
 use crate::fleet::breaker;
 use crate::fleet::url::EngineUrl;
+use crate::observe::otlp;
 use crate::request::view::Route;
 use crate::{admit, app, dispatch, leg, listen, plan, probe, retry};
 
@@ -29,6 +30,8 @@ pub struct Config {
     pub prometheus: Option<(String, u16)>,
     /// Whether an access record is logged of every request.
     pub access_log: bool,
+    /// Where traces go, if they are wanted.
+    pub traces: Option<otlp::Settings>,
     /// Whether vllm-router's metric families are served too.
     pub peer_metrics: bool,
     /// How many threads serve requests.
@@ -87,6 +90,7 @@ impl Config {
             routes: crate::request::api::APIS.iter().map(|api| Arc::new(Route::new(api, api.path))).collect(),
             prometheus: None,
             access_log: false,
+            traces: None,
             peer_metrics: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             listen: listen::Settings { header_timeout: Duration::from_secs(60), connections_max: usize::MAX },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body::Body;
 use seldom::Seldom;
 use tokio::time::Instant;
@@ -27,6 +27,7 @@ use crate::observe::{ONE_HOP, Observe};
 use crate::plan::Planner;
 use crate::relay::{self, body::Relay};
 use crate::release::Releaser;
+use crate::request::api::Place;
 use crate::request::view::{Route, View};
 use crate::retry;
 
@@ -112,7 +113,7 @@ pub async fn inference<B>(
 where
     B: Body<Data = Bytes>,
 {
-    let mut record = Record::open(&context.observe, route.api.name, id);
+    let mut record = Record::open(&context.observe, route.api.name, id, Some(origin(&request)));
     let started = Instant::now();
     context.retries.deposit();
     let mut work = match receive(context, route, id, request, &mut record).await {
@@ -161,6 +162,7 @@ where
     let ask = context.planner.look(route.api, &parts.headers, &view);
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);
     let phases = Arc::clone(record.phases());
+    phases.model(view.get(Place::Top, "model"));
     Ok(Work::new(Arc::clone(context), Arc::clone(route), head, view, ask, room, phases))
 }
 
@@ -177,7 +179,7 @@ pub async fn one_hop<B>(
 where
     B: Body<Data = Bytes>,
 {
-    let mut record = Record::open(&context.observe, ONE_HOP, id);
+    let mut record = Record::open(&context.observe, ONE_HOP, id, Some(origin(&request)));
     let method = request.method().clone();
     match one_leg(context, id, request, &mut record).await {
         Ok(answer) => {
@@ -205,6 +207,10 @@ where
     context.observe.stripped(steering(&parts.headers));
     let head = Head::new(parts.method, &parts.uri, parts.headers, id);
     work::one_leg(context, &head, bytes, record.phases()).await
+}
+
+fn origin<B>(request: &Request<B>) -> (&Method, &Uri, &HeaderMap) {
+    (request.method(), request.uri(), request.headers())
 }
 
 fn relay_settings(context: &Context) -> relay::Settings {

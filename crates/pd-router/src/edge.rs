@@ -176,7 +176,7 @@ where
         Box::pin(async move {
             let mut response = answer.await?;
             if let Some(NotServed(outcome)) = response.extensions().get() {
-                let mut record = Record::open(&observe, UNKNOWN, &id);
+                let mut record = Record::open(&observe, UNKNOWN, &id, None);
                 record.answered(response.status().as_u16());
                 record.end(*outcome);
             }

@@ -82,9 +82,11 @@ fn level(word: &str) -> Level {
     }
 }
 
-/// Access records are wanted or not, whatever the level.
+/// Access records are wanted or not, whatever the level. What libraries say at debug is of no use to those
+/// who run a router.
 fn filter(settings: &Observing) -> Targets {
-    let targets = Targets::new().with_default(level(&settings.log_level));
+    let level = level(&settings.log_level);
+    let targets = Targets::new().with_default(level.min(Level::INFO)).with_target("pd_router", level);
     if settings.access_log { targets.with_target(access::TARGET, Level::INFO) } else { targets }
 }
 

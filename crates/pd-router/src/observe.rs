@@ -6,11 +6,14 @@ pub mod api;
 pub mod code;
 pub mod engine;
 pub mod meter;
+pub mod otlp;
 pub mod peer;
 pub mod phases;
 pub mod process;
 mod reasons;
 pub mod record;
+mod spans;
+pub mod trace;
 pub mod usage;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use api::{ApiFamilies, ApiMetrics};
 use code::Codes;
 use engine::EngineFamilies;
+use otlp::Tracing;
 use parking_lot::Mutex;
 use peer::RankGauges;
 use process::Process;
@@ -104,6 +108,7 @@ pub struct Observe {
     process: Process,
     ranks: OnceLock<RankGauges>,
     access: AtomicBool,
+    tracing: OnceLock<Tracing>,
     scrape: Mutex<()>,
     on_scrape: OnceLock<OnScrape>,
 }
@@ -163,6 +168,7 @@ impl Observe {
             process: Process::register(r)?,
             ranks: OnceLock::new(),
             access: AtomicBool::new(false),
+            tracing: OnceLock::new(),
             scrape: Mutex::new(()),
             on_scrape: OnceLock::new(),
             registry: registry.clone(),
@@ -182,6 +188,18 @@ impl Observe {
     /// Writes an access record of every request that comes from now on.
     pub fn keep_access_record(&self) {
         self.access.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends the traces of requests that come from now on.
+    pub fn trace(&self, tracing: Tracing) {
+        self.tracing.set(tracing).ok();
+    }
+
+    /// Sends the spans that are left, before the router ends. Blocks for up to 3 s.
+    pub fn flush_traces(&self) {
+        if let Some(tracing) = self.tracing.get() {
+            tracing.flush();
+        }
     }
 
     fn access_record(&self) -> bool {

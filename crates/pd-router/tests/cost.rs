@@ -37,16 +37,16 @@ fn what_measuring_costs() {
     let (prefill, decode) = (engine(Role::Prefill, "http://p:1"), engine(Role::Decode, "http://d:1"));
     let id = RequestId::generate();
     let request = median(200_000, || {
-        let mut record = Record::open(&observe, "chat", &id);
+        let mut record = Record::open(&observe, "chat", &id, None);
         record.received(500);
         let phases = Arc::clone(record.phases());
-        phases.begin(Leg::Prefill, &prefill);
+        let _traceparent = phases.begin(Leg::Prefill, &prefill);
         let sent = Instant::now();
         phases.prefilled(Some(sent), Instant::now(), true, Usage::of(ANSWER).prompt);
         prefill.answer_seconds.observe(0.01);
-        phases.begin(Leg::Decode, &decode);
+        let _traceparent = phases.begin(Leg::Decode, &decode);
         let sent = Instant::now();
-        phases.answered(Some(sent), Instant::now(), true);
+        phases.answered(Leg::Decode, Some(sent), Instant::now(), true);
         decode.answer_seconds.observe(0.01);
         record.answered(200);
         record.part(ANSWER);
@@ -55,7 +55,7 @@ fn what_measuring_costs() {
     });
     let mut scanner = SseScanner::default();
     let scan = median(1_000_000, || scanner.feed(black_box(EVENT)));
-    let mut record = Record::open(&observe, "chat", &id);
+    let mut record = Record::open(&observe, "chat", &id, None);
     record.stream(&decode);
     let (mut seen, now) = (0, Instant::now());
     let event = median(1_000_000, || {

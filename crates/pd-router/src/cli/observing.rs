@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::config::Config;
+use crate::observe::otlp;
 
 const LEVELS: [&str; 6] = ["debug", "info", "warn", "warning", "error", "critical"];
 
@@ -26,6 +27,15 @@ pub struct Observing {
     /// Log one line a request: id, engines, status, outcome, times, tokens, bytes; at every --log-level
     #[arg(long, help_heading = "Logs")]
     pub access_log: bool,
+
+    /// Send OpenTelemetry spans of requests to this collector: http://HOST:4317 for gRPC,
+    /// http://HOST:4318/v1/traces for HTTP
+    #[arg(long, value_name = "URL", help_heading = "Traces")]
+    pub otlp_traces_endpoint: Option<otlp::Endpoint>,
+
+    /// Trace this part of the requests, 0 to 1; where a client's `traceparent` says whether, that counts
+    #[arg(long, value_name = "PART", default_value = "1", value_parser = part, help_heading = "Traces")]
+    pub otlp_traces_ratio: f64,
 
     /// Whose metric names are served besides the router's own
     #[arg(long, value_name = "WHOSE", default_value = "vllm-router", help_heading = "Metrics")]
@@ -51,10 +61,19 @@ pub enum Compat {
     VllmRouter,
 }
 
+fn part(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
+        _ => Err("write a number from 0 to 1".to_owned()),
+    }
+}
+
 impl Observing {
     /// Puts what was typed into the configuration.
-    pub const fn fill(&self, config: &mut Config) {
+    pub fn fill(&self, config: &mut Config) {
         config.access_log = self.access_log;
+        let settings = |endpoint| otlp::Settings { endpoint, ratio: self.otlp_traces_ratio };
+        config.traces = self.otlp_traces_endpoint.clone().map(settings);
         config.peer_metrics = matches!(self.metrics_compat, Compat::VllmRouter);
     }
 }

@@ -108,10 +108,9 @@ impl Work {
     async fn attempt(&mut self) -> Result<Answer, Fault> {
         let context = Arc::clone(&self.context);
         // Decode is chosen first: with no decode engine up prefill is not asked.
-        let plan = context
-            .planner
-            .plan(&self.ask, self.view.whole(self.route.api), &context.fleet, &self.tried)
-            .map_err(Fault::NoEngine)?;
+        let whole = self.view.whole(self.route.api);
+        let plan = || context.planner.plan(&self.ask, whole, &context.fleet, &self.tried);
+        let plan = self.phases.planned(plan).map_err(Fault::NoEngine)?;
         // Counted from now on, so that the requests that prefill works on do not all choose alike.
         let _promised = plan.decode.first().map(|one| one.load(self.ask.tokens));
         match self.first_leg(&plan).await? {

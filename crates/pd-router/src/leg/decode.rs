@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use http::Response;
 
 use super::body::AnswerBody;
-use super::head::Head;
+use super::head::{Head, To};
 use super::pool::{LegClient, Resend, Sent};
 use super::verdict;
 use crate::failure::{Failure, FailureKind};
@@ -116,10 +116,10 @@ pub async fn decode(
     let engine = Arc::clone(in_flight.engine());
     let metrics = engine.metrics();
     if call.leg == Leg::OneHop { &metrics.one_hop } else { &metrics.requests }.inc();
-    call.phases.begin(call.leg, metrics);
+    let traceparent = call.phases.begin(call.leg, metrics);
     let begun = Instant::now();
-    let rank = in_flight.rank();
-    let make = || call.head.request(call.leg, engine.url(), rank, call.body.clone());
+    let to = To { url: engine.url(), rank: in_flight.rank(), traceparent };
+    let make = || call.head.request(call.leg, &to, call.body.clone());
     let exchange = client.exchange(&engine, call.resend, call.sent, make);
     let result = tokio::time::timeout(call.limit, exchange)
         .await
@@ -129,7 +129,7 @@ pub async fn decode(
     if call.leg != Leg::OneHop {
         metrics.answer_seconds.observe(now.duration_since(begun).as_secs_f64());
     }
-    call.phases.answered(call.sent.at(), now, result.is_ok());
+    call.phases.answered(call.leg, call.sent.at(), now, result.is_ok());
     match result {
         Ok(response) if response.status().is_informational() => {
             in_flight.say(Verdict::Failure);

@@ -9,6 +9,7 @@ use http::{Method, Request, Uri};
 use super::body::ChainBody;
 use crate::fleet::url::EngineUrl;
 use crate::ids::{Leg, RequestId};
+use crate::observe::trace::TRACEPARENT;
 use crate::request::edit::Chain;
 
 /// The header that names a request on every leg and in the answer.
@@ -34,6 +35,20 @@ const HOP_BY_HOP: [HeaderName; 11] = [
     EXPECT,
     CONTENT_LENGTH,
 ];
+
+/// Whom a leg goes to.
+#[derive(Debug)]
+pub struct To<'a> {
+    /// The engine.
+    pub url: &'a EngineUrl,
+    /// Its data-parallel rank, where it has some.
+    pub rank: Option<u16>,
+    /// The leg's span, where traces are wanted; in the place of the client's.
+    pub traceparent: Option<HeaderValue>,
+}
+
+/// The header that belongs to [`TRACEPARENT`].
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// What of a client's request every leg carries.
 #[derive(Debug)]
@@ -69,21 +84,29 @@ impl Head {
         &self.method
     }
 
-    /// The request of one leg to one engine, to one of its data-parallel ranks where it has some.
+    /// The request of one leg to one engine.
     #[must_use]
-    pub fn request(&self, leg: Leg, url: &EngineUrl, rank: Option<u16>, body: Chain) -> Request<ChainBody> {
+    pub fn request(&self, leg: Leg, to: &To<'_>, body: Chain) -> Request<ChainBody> {
         let mut request = Request::new(ChainBody::new(body));
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = target(url.prefix(), &self.path_and_query);
+        *request.uri_mut() = target(to.url.prefix(), &self.path_and_query);
         let mut headers = self.headers.clone();
         if leg == Leg::Prefill {
             // The router reads this answer, so it has to come uncompressed.
             headers.remove(ACCEPT_ENCODING);
         }
-        if let Some(rank) = rank {
+        if let Some(rank) = to.rank {
             headers.insert(DATA_PARALLEL_RANK, HeaderValue::from(rank));
         }
-        headers.insert(HOST, url.authority().clone());
+        if let Some(traceparent) = &to.traceparent {
+            let begun = !headers.contains_key(TRACEPARENT);
+            headers.insert(TRACEPARENT, traceparent.clone());
+            if begun {
+                // It belongs to a traceparent, and there was none.
+                headers.remove(TRACESTATE);
+            }
+        }
+        headers.insert(HOST, to.url.authority().clone());
         *request.headers_mut() = headers;
         request
     }
@@ -145,7 +168,8 @@ mod tests {
         let head = Head::new(Method::POST, &uri, headers, &RequestId::generate());
         let url = EngineUrl::parse("http://[::1]:81/p").unwrap();
         let names = |leg| {
-            let request = head.request(leg, &url, None, Chain::new());
+            let to = To { url: &url, rank: None, traceparent: None };
+            let request = head.request(leg, &to, Chain::new());
             assert_eq!(request.uri(), "/p/v1/completions?a=%20b");
             let mut names: Vec<_> = request.headers().keys().map(|name| name.as_str().to_owned()).collect();
             names.sort();

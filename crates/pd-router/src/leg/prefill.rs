@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 
 use super::body::AnswerBody;
 use super::decode::Answer;
-use super::head::Head;
+use super::head::{Head, To};
 use super::pool::{LegClient, Resend, Sent};
 use super::verdict;
 use crate::failure::{Failure, FailureKind};
@@ -50,12 +50,12 @@ pub async fn prefill(
 ) -> Result<Prefilled, Failure> {
     let engine = Arc::clone(in_flight.engine());
     engine.metrics().requests.inc();
-    phases.begin(Leg::Prefill, engine.metrics());
+    let traceparent = phases.begin(Leg::Prefill, engine.metrics());
     let begun = Instant::now();
-    let rank = in_flight.rank();
+    let to = To { url: engine.url(), rank: in_flight.rank(), traceparent };
     let sent = Sent::default();
     let whole = async {
-        let make = || head.request(Leg::Prefill, engine.url(), rank, body.clone());
+        let make = || head.request(Leg::Prefill, &to, body.clone());
         let answer = client.exchange(&engine, Resend::Once, &sent, make).await?;
         if answer.status().is_success() { Ok(Err(read(answer.into_body()).await?)) } else { Ok(Ok(answer)) }
     };

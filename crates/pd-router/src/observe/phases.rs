@@ -4,14 +4,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::header::HeaderValue;
 use parking_lot::Mutex;
 
 use super::engine::EngineMetrics;
+use super::trace::Trace;
 use crate::ids::Leg;
 
 /// The legs of one request so far. The request's record and its work share it.
 #[derive(Debug, Default)]
-pub struct Phases(Mutex<Legs>);
+pub struct Phases {
+    legs: Mutex<Legs>,
+    trace: Option<Mutex<Trace>>,
+}
 
 /// What is known of the legs; where a leg was tried several times, of the last try.
 #[derive(Clone, Debug, Default)]
@@ -37,9 +42,20 @@ pub struct Legs {
 }
 
 impl Phases {
-    /// A leg goes to an engine.
-    pub fn begin(&self, leg: Leg, engine: &Arc<EngineMetrics>) {
-        let mut legs = self.0.lock();
+    /// Those of a request whose trace is wanted, if it is.
+    pub(super) fn new(trace: Option<Trace>) -> Self {
+        Self { legs: Mutex::default(), trace: trace.map(Mutex::new) }
+    }
+
+    /// A leg goes to an engine; what the engine is to be told as `traceparent`, where traces are wanted.
+    #[must_use]
+    pub fn begin(&self, leg: Leg, engine: &Arc<EngineMetrics>) -> Option<HeaderValue> {
+        self.note(leg, engine);
+        self.with_trace(|trace| trace.part(leg.as_str(), Some(engine), Instant::now()))
+    }
+
+    fn note(&self, leg: Leg, engine: &Arc<EngineMetrics>) {
+        let mut legs = self.legs.lock();
         legs.sent += 1;
         if let (Some(sent), Some(_)) = (legs.decode_sent.take(), legs.decode_head.take()) {
             // An answer that was given up.
@@ -56,7 +72,8 @@ impl Phases {
 
     /// The prefill leg ended at `now`, `answered` or not; `sent` is when its request was handed to the connection.
     pub fn prefilled(&self, sent: Option<Instant>, now: Instant, answered: bool, prompt_tokens: Option<u64>) {
-        let mut legs = self.0.lock();
+        self.ended(Leg::Prefill, now, !answered);
+        let mut legs = self.legs.lock();
         let took = sent.map(|sent| now.saturating_duration_since(sent));
         legs.engine_time += took.unwrap_or_default();
         legs.prompt_tokens = prompt_tokens.or(legs.prompt_tokens);
@@ -66,23 +83,47 @@ impl Phases {
     }
 
     /// The head of a decode answer is there at `now`, or the leg failed.
-    pub fn answered(&self, sent: Option<Instant>, now: Instant, answered: bool) {
-        let mut legs = self.0.lock();
+    pub fn answered(&self, leg: Leg, sent: Option<Instant>, now: Instant, answered: bool) {
+        let mut legs = self.legs.lock();
         if answered {
             (legs.decode_sent, legs.decode_head) = (sent, Some(now));
         } else {
+            self.ended(leg, now, true);
             legs.engine_time += sent.map(|sent| now.saturating_duration_since(sent)).unwrap_or_default();
         }
+    }
+
+    /// Chooses engines, as a part of the request.
+    pub fn planned<T>(&self, plan: impl FnOnce() -> T) -> T {
+        self.with_trace(|trace| trace.part("plan", None, Instant::now()));
+        let planned = plan();
+        self.with_trace(|trace| trace.end("plan", Instant::now(), false));
+        planned
+    }
+
+    /// Takes the request's model, a JSON string.
+    pub fn model(&self, text: Option<&[u8]>) {
+        if let Some(text) = text {
+            self.with_trace(|trace| trace.model(text));
+        }
+    }
+
+    fn ended(&self, leg: Leg, now: Instant, failed: bool) {
+        self.with_trace(|trace| trace.end(leg.as_str(), now, failed));
     }
 
     /// What is known now.
     #[must_use]
     pub fn legs(&self) -> Legs {
-        self.0.lock().clone()
+        self.legs.lock().clone()
     }
 
     pub(super) fn take(&self) -> Legs {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.legs.lock())
+    }
+
+    pub(super) fn with_trace<T>(&self, read: impl FnOnce(&mut Trace) -> T) -> Option<T> {
+        Some(read(&mut self.trace.as_ref()?.lock()))
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::{HeaderMap, Method, Uri};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::access::Line;
@@ -11,7 +12,7 @@ use super::api::ApiMetrics;
 use super::engine::EngineMetrics;
 use super::meter::{Events, Meter};
 use super::phases::{Legs, Phases};
-use super::{Observe, code};
+use super::{Observe, code, spans};
 use crate::ids::RequestId;
 
 /// How a request ended.
@@ -76,13 +77,21 @@ pub struct Record {
 }
 
 impl Record {
-    /// Opens the record of a request to `api`, a name from the table of APIs.
+    /// Opens the record of a request to `api`, a name from the table of APIs; `traced` is what its trace
+    /// begins with, where it may have one.
     #[must_use]
-    pub fn open(observe: &Arc<Observe>, api: &'static str, id: &RequestId) -> Self {
+    pub fn open(
+        observe: &Arc<Observe>,
+        api: &'static str,
+        id: &RequestId,
+        traced: Option<(&Method, &Uri, &HeaderMap)>,
+    ) -> Self {
         observe.in_flight.inc();
+        let begin = |(method, uri, headers)| Some(observe.tracing.get()?.begin(method, uri, headers));
+        let trace = traced.and_then(begin);
         Self {
             api: observe.api(api),
-            id: observe.access_record().then(|| id.clone()),
+            id: (trace.is_some() || observe.access_record()).then(|| id.clone()),
             observe: Arc::clone(observe),
             started: Instant::now(),
             body: None,
@@ -92,7 +101,7 @@ impl Record {
             done: None,
             sent_bytes: 0,
             meter: Meter::default(),
-            phases: Arc::default(),
+            phases: Arc::new(Phases::new(trace)),
             slot: None,
         }
     }
@@ -233,6 +242,29 @@ impl Record {
     }
 }
 
+impl Record {
+    /// Sends the request's spans, if they are wanted.
+    fn trace(&self, id: &RequestId, ended: &Ended, legs: &Legs) {
+        let Some(tracing) = self.observe.tracing.get() else { return };
+        let now = self.started + ended.total;
+        let end = spans::End {
+            api: self.api.name,
+            id: id.as_str(),
+            status: self.status,
+            outcome: ended.outcome,
+            first_token: ended.first_token,
+            prompt_tokens: ended.prompt_tokens,
+            generated_tokens: ended.generated_tokens,
+            done: self.done.unwrap_or(now),
+            now,
+        };
+        let received = self.body.map_or(self.started, |(_, took)| self.started + took);
+        let queue = self.queued.map(|queued| (received, received + queued));
+        let spans = self.phases.with_trace(|trace| spans::of(trace, legs, queue, &end));
+        tracing.send(spans.unwrap_or_default());
+    }
+}
+
 /// What is known once a request has ended.
 struct Ended {
     outcome: Outcome,
@@ -249,7 +281,10 @@ impl Drop for Record {
         let ended = self.ended(&legs);
         self.count(&ended, &legs);
         if let Some(id) = self.id.take() {
-            self.line(&id, &ended, &legs);
+            if self.observe.access_record() {
+                self.line(&id, &ended, &legs);
+            }
+            self.trace(&id, &ended, &legs);
         }
         // Last: who sees that nothing is in flight sees all of it counted.
         self.observe.in_flight.dec();
