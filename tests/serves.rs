@@ -1,5 +1,6 @@
 //! Each API through both legs gives what one plain engine gives, streamed or not, and the ledger closes.
 
+use pd_router::fleet::url::EngineUrl;
 use pd_sim::{Role, Sim, SimConfig, expected};
 use pd_tests::{Answer, PATHS, ask, bed, exchange, request, text_of};
 use serde_json::{Value, json};
@@ -139,4 +140,42 @@ async fn a_missing_handoff_sends_decode_the_clients_body_alone() {
     let answer = bed.post("/v1/chat/completions", &ask("/v1/chat/completions", "a", 5, false)).await;
     assert_eq!((answer.status, answer.code()), (502, "prefill_transfer_mode".into()));
     assert!(answer.text().contains("push"));
+}
+
+#[tokio::test]
+async fn the_cached_tokens_are_prefills_where_that_is_wanted_and_nothing_else_changes() {
+    let start = async |role, cached_tokens| {
+        Sim::start(SimConfig { cached_tokens, ..SimConfig::new(role) }).await.unwrap()
+    };
+    let url = |sim: &Sim| vec![EngineUrl::parse(&sim.url()).unwrap()];
+    for (known, wanted, expected) in [(Some(2), true, 2), (Some(2), false, 7), (None, true, 7)] {
+        let (prefill, decode) = (start(Role::Prefill, known).await, start(Role::Decode, Some(7)).await);
+        let bed = bed(0, 0, |config| {
+            (config.prefill, config.decode) = (url(&prefill), url(&decode));
+            config.dispatch.usage_from_prefill = wanted;
+        })
+        .await;
+        for path in PATHS {
+            for stream in [false, true] {
+                let mut body = ask(path, "some words of a prompt", 3, stream);
+                if stream && path != "/v1/messages" && path != "/v1/responses" {
+                    body["stream_options"] = json!({"include_usage": true});
+                }
+                let got = bed.post(path, &body).await;
+                assert_eq!((got.status, got.whole), (200, true), "{path} {}", got.text());
+                let direct = request("POST", path, &[], body.to_string().as_bytes());
+                let direct = exchange(decode.addr(), &direct).await;
+                let count = |number| format!("\"cached_tokens\":{number}");
+                // A simulated prefill engine that says null elsewhere says 0 to the Responses API.
+                let expected = if known.is_none() && path == "/v1/responses" { 0 } else { expected };
+                // The simulator's generate and messages have no such count.
+                let shows = direct.text().contains(&count(7));
+                assert_eq!(got.text().contains(&count(expected)), shows, "{path} {stream} {}", got.text());
+                if wanted && known.is_some() {
+                    assert!(!got.text().contains(&count(7)), "{path} {stream} {}", got.text());
+                }
+                assert_eq!(text_of(path, &got), text_of(path, &direct), "{path} {stream}");
+            }
+        }
+    }
 }

@@ -111,6 +111,7 @@ impl Config {
                 request_timeout_for_streams: false,
                 handoff_age_max: Duration::from_secs(20),
                 missing_handoff: MissingHandoff::DecodeOnly,
+                usage_from_prefill: false,
                 retry: retry::Settings::default(),
             },
             probe: probe::Settings::default(),

@@ -58,6 +58,8 @@ pub struct Settings {
     pub handoff_age_max: Duration,
     /// What a good prefill answer without a handoff means.
     pub missing_handoff: MissingHandoff,
+    /// Whether an answer's `cached_tokens` are prefill's.
+    pub usage_from_prefill: bool,
     /// The limits of retrying.
     pub retry: retry::Settings,
 }

@@ -1,6 +1,7 @@
 //! An engine's answer on its way to the client: the head with its headers filtered, the body frame by frame.
 
 pub mod body;
+pub mod cached;
 pub mod first;
 
 use std::future::Future;
@@ -69,6 +70,9 @@ pub fn relay(
     if events && !headers.contains_key(CACHE_CONTROL) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.entry(X_ACCEL_BUFFERING).or_insert(HeaderValue::from_static("no"));
+    }
+    if headers.contains_key(CONTENT_ENCODING) {
+        answer.cached = None;
     }
     let mut head = Response::new(());
     *head.status_mut() = answer.response.status();

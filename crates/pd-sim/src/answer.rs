@@ -15,6 +15,8 @@ pub(crate) struct Computed {
     pub(crate) model: String,
     pub(crate) fingerprint: String,
     pub(crate) created: u64,
+    /// What `usage` says of the prefix cache; `None` is null.
+    pub(crate) cached: Option<u64>,
     pub(crate) choices: Vec<Choice>,
     /// The handoff that a prefill answer carries; `None` is null.
     pub(crate) params: Params,
@@ -43,10 +45,14 @@ impl Computed {
     /// The usage of the answer as far as `generated` tokens.
     pub(crate) fn usage(&self, generated: usize) -> Doc {
         let prompt = self.ask.prompt_tokens();
-        Doc::new()
+        let usage = Doc::new()
             .put("prompt_tokens", prompt)
             .put("total_tokens", prompt + generated)
-            .put("completion_tokens", generated)
+            .put("completion_tokens", generated);
+        match self.cached {
+            Some(cached) => usage.put("prompt_tokens_details", Doc::new().put("cached_tokens", cached)),
+            None => usage,
+        }
     }
 
     pub(crate) fn generated(&self) -> usize {
@@ -54,7 +60,9 @@ impl Computed {
     }
 
     fn whole_usage(&self) -> Doc {
-        self.usage(self.generated()).nulls(&["prompt_tokens_details", "completion_tokens_details"])
+        let usage = self.usage(self.generated());
+        let usage = if self.cached.is_none() { usage.put("prompt_tokens_details", ()) } else { usage };
+        usage.put("completion_tokens_details", ())
     }
 
     fn with_params(&self, doc: Doc) -> Doc {
@@ -214,7 +222,7 @@ impl Computed {
     fn response_usage(&self) -> Doc {
         let (input, output) = (self.ask.prompt_tokens(), self.generated());
         let of_input = Doc::new()
-            .put("cached_tokens", 0)
+            .put("cached_tokens", self.cached.unwrap_or(0))
             .put("cache_write_tokens", 0)
             .put("input_tokens_per_turn", json!([]))
             .put("cached_tokens_per_turn", json!([]));

@@ -73,6 +73,8 @@ pub struct SimConfig {
     pub mortal: bool,
     /// Requests computed at once; the rest waits (vLLM's `max_num_seqs`).
     pub max_running: usize,
+    /// How many tokens of each prompt `usage` says were cached (`--enable-prompt-tokens-details`); else null.
+    pub cached_tokens: Option<u64>,
     /// How many requests the sim remembers.
     pub record_max: usize,
 }
@@ -103,6 +105,7 @@ impl Default for SimConfig {
             recompute: false,
             mortal: false,
             max_running: 1024,
+            cached_tokens: None,
             record_max: 10_000,
         }
     }

@@ -58,6 +58,7 @@ impl Leg {
             model: engine.config().model.clone(),
             fingerprint: engine.fingerprint(),
             created: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+            cached: engine.config().cached_tokens,
             ask: self.ask,
             params,
         };

@@ -87,6 +87,12 @@ pub struct Survive {
     #[arg(long, value_name = "WHAT", value_parser = ["error", "decode-only"], default_value = "decode-only", help_heading = "Retries")]
     pub missing_handoff: String,
 
+    /// Say in `usage` how many prompt tokens prefill found in its cache (`cached_tokens`), in the place of
+    /// decode's count, which takes the whole handoff for a hit. Prefill engines need
+    /// --enable-prompt-tokens-details
+    #[arg(long, help_heading = "Answers")]
+    pub usage_from_prefill: bool,
+
     /// Age up to which a handoff is used; an older one is given back and prefill runs again
     #[arg(long, value_name = "SECS", default_value_t = 20, value_parser = secs, help_heading = "Deadlines")]
     pub handoff_max_age_secs: u64,
@@ -157,6 +163,7 @@ impl Survive {
             "decode-only" => PrefillFallback::DecodeOnly,
             _ => PrefillFallback::Error,
         };
+        config.dispatch.usage_from_prefill = self.usage_from_prefill;
         config.dispatch.missing_handoff = match self.missing_handoff.as_str() {
             "error" => MissingHandoff::Error,
             _ => MissingHandoff::DecodeOnly,

@@ -42,6 +42,7 @@ pub(super) struct Work {
     deadline: Instant,
     last: Option<(Leg, u64)>,
     failed: Option<Failure>,
+    cached: Option<u64>,
     phases: Arc<Phases>,
     _room: Buffered,
 }
@@ -75,6 +76,7 @@ impl Work {
             deadline: Instant::now() + settings.request_timeout,
             last: None,
             failed: None,
+            cached: None,
             phases,
             _room: room,
             context,
@@ -143,7 +145,9 @@ impl Work {
             tracing::debug!("Stage 1 - Prefill: {}", engine.url());
             let limit = self.within(context.settings.prefill_timeout);
             match prefill(&context.client, in_flight, &self.head, &body, limit, &self.phases).await {
-                Ok(Prefilled::Handoff(handoff)) => {
+                Ok(Prefilled::Handoff(handoff, answer)) => {
+                    let told = context.settings.usage_from_prefill;
+                    self.cached = if told { relay::cached::of(&answer) } else { None };
                     let pinned = context.releaser.pin(handoff, engine.id(), self.head.headers());
                     return Ok(FirstLeg::Go(Some(pinned)));
                 }
@@ -204,6 +208,7 @@ impl Work {
             match decode(&context.client, in_flight, call).await {
                 Ok(mut answer) => {
                     answer.pair = pair;
+                    answer.cached = self.cached.filter(|_| pinned.is_some());
                     answer.judge_status();
                     return self.begun(answer).await;
                 }

@@ -28,6 +28,8 @@ pub struct Answer {
     pub leg: Leg,
     /// The pair that it speaks of, where it came with a handoff.
     pub pair: Option<Pair>,
+    /// Prompt tokens that prefill had in its cache, where the client is to be told.
+    pub cached: Option<u64>,
 }
 
 /// A decode engine's work for one prefill engine, and the way through their breaker.
@@ -135,7 +137,7 @@ pub async fn decode(
             in_flight.say(Verdict::Failure);
             Err(Failure::new(call.leg, FailureKind::BadAnswer("no answer to this request")))
         }
-        Ok(response) => Ok(Answer { response, in_flight, leg: call.leg, pair: None }),
+        Ok(response) => Ok(Answer { response, in_flight, leg: call.leg, pair: None, cached: None }),
         Err(kind) => {
             in_flight.say(verdict::of_failure(&engine, &kind));
             Err(Failure::new(call.leg, kind))

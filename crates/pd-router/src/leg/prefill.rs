@@ -28,8 +28,8 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// What a prefill engine answered.
 #[derive(Debug)]
 pub enum Prefilled {
-    /// The KV cache is there and decode can pull it.
-    Handoff(Handoff),
+    /// The KV cache is there and decode can pull it; with the whole answer.
+    Handoff(Handoff, Bytes),
     /// A good answer that brought none.
     Missing(Missing),
     /// A status other than 2xx.
@@ -77,6 +77,7 @@ pub async fn prefill(
                 in_flight,
                 leg: Leg::Prefill,
                 pair: None,
+                cached: None,
             })));
         }
         Ok(Err(bytes)) => look(&bytes),
@@ -84,7 +85,7 @@ pub async fn prefill(
     };
     match found {
         Ok(found) => {
-            if let Prefilled::Handoff(handoff) = &found {
+            if let Prefilled::Handoff(handoff, _) = &found {
                 engine.seen_as(handoff.engine_id());
             }
             in_flight.say(Verdict::Success);
@@ -99,7 +100,7 @@ pub async fn prefill(
 
 fn look(answer: &Bytes) -> Result<Prefilled, FailureKind> {
     match nixl::find(answer) {
-        Found::Usable(handoff) => Ok(Prefilled::Handoff(handoff)),
+        Found::Usable(handoff) => Ok(Prefilled::Handoff(handoff, answer.clone())),
         Found::Missing(_) if nixl::failed(answer) => Err(FailureKind::BadAnswer("a generation that failed")),
         Found::Missing(Missing::Absent) if nixl::ended(answer) => Ok(Prefilled::Missing(Missing::Ended)),
         Found::Missing(reason) => Ok(Prefilled::Missing(reason)),

@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::cached::Cached;
 use super::first::{First, Step};
 use super::{Again, Settings, whole};
 use crate::fleet::breaker::Verdict;
@@ -36,6 +37,7 @@ pub struct Relay {
     settings: Settings,
     scanner: Option<SseScanner>,
     first: First,
+    cached: Option<Box<Cached>>,
     timer: Option<Pin<Box<Sleep>>>,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     broken: Option<&'static str>,
@@ -57,6 +59,7 @@ impl Relay {
         }
         let first_byte = events.then(|| Instant::now() + settings.first_byte_timeout);
         let until = first_byte.into_iter().chain(settings.deadline).min();
+        let cached = answer.cached.map(Cached::new).map(Box::new);
         let mut relay = Self {
             cut: Box::pin(settings.cut.clone().cancelled_owned()),
             answer,
@@ -64,6 +67,7 @@ impl Relay {
             settings,
             scanner: events.then(SseScanner::default),
             first: First::hold(again),
+            cached,
             timer: until.map(|until| Box::pin(tokio::time::sleep_until(until))),
             broken: None,
             close_delimited: false,
@@ -185,11 +189,23 @@ impl Relay {
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             };
             if let Some(data) = self.take(data) {
-                if self.answer.response.body().is_end_stream() {
+                let last = self.answer.response.body().is_end_stream();
+                if last {
                     self.end();
                 }
-                return Poll::Ready(Some(Ok(Frame::data(data))));
+                let data = self.edited(data, last);
+                if last || !data.is_empty() {
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
             }
+        }
+    }
+
+    /// What goes on of what was taken, with prefill's count where that is wanted.
+    fn edited(&mut self, data: Bytes, last: bool) -> Bytes {
+        match &mut self.cached {
+            Some(cached) => cached.pass(data, last),
+            None => data,
         }
     }
 
@@ -204,6 +220,7 @@ impl Relay {
             return self.break_off("decode_broke_off");
         }
         let held = self.first.pass();
+        let held = self.edited(held, true);
         self.end();
         (!held.is_empty()).then(|| Ok(Frame::data(held)))
     }
@@ -214,6 +231,7 @@ impl Relay {
         let (again, answer) = ready!(retrying.as_mut().poll(cx));
         match answer.filter(|answer| answer.response.status().is_success() && super::is_events(answer)) {
             Some(answer) => {
+                self.cached = answer.cached.map(Cached::new).map(Box::new);
                 self.answer = answer;
                 self.scanner = Some(SseScanner::default());
                 self.first = First::hold(Some(again));
@@ -276,7 +294,11 @@ impl Body for Relay {
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.scanner.is_some() { SizeHint::default() } else { self.answer.response.body().size_hint() }
+        if self.scanner.is_some() || self.cached.is_some() {
+            SizeHint::default()
+        } else {
+            self.answer.response.body().size_hint()
+        }
     }
 }
 
