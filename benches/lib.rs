@@ -47,7 +47,7 @@ pub fn text(tokens: usize, seed: usize) -> View {
 #[must_use]
 pub fn ask_of(api: &str, view: &View) -> Ask {
     let api = Api::by_name(api).expect("an API");
-    Ask { session: None, prefix: ask::prefix(api, view), tokens: ask::tokens(api, view) }
+    Ask { session: None, one_off: false, prefix: ask::prefix(api, view), tokens: ask::tokens(api, view) }
 }
 
 fn view(api: &str, body: &str) -> View {

@@ -191,8 +191,9 @@ fn sticky_sessions_stay_spread_and_end() {
     let homes: Vec<usize> = (0..9).map(|number| send(&format!("s{number}"), now)).collect();
     assert!((0..3).all(|engine| homes.iter().filter(|home| **home == engine).count() == 3), "{homes:?}");
     // Load does not move a session, a missing engine does.
-    let _busy: Vec<_> = (0..50).map(|_| refs[homes[0]].load(1)).collect();
+    let held: Vec<_> = (0..50).map(|_| refs[homes[0]].load(1)).collect();
     assert_eq!(send("s0", now), homes[0]);
+    drop(held);
     let others: Vec<&Candidate> =
         refs.iter().copied().filter(|one| one.key() != refs[homes[0]].key()).collect();
     assert_eq!(policy.rank(&of_session("s0"), &others, now).len(), 2);
@@ -201,6 +202,25 @@ fn sticky_sessions_stay_spread_and_end() {
         policy.finish(session_key(format!("s{number}").as_bytes()));
     }
     assert_eq!([send("n0", now), send("n1", now), send("n2", now)], [1, 1, 1]);
+    // One that was away has the fewest sessions, and gets no more of the new ones than it can serve.
+    for number in 0..60 {
+        let ask = of_session(&format!("away{number}"));
+        policy.took(&ask, refs[1 + number % 2], now);
+    }
+    let mut busy: Vec<_> = Vec::new();
+    let mut back = 0;
+    for number in 0..60 {
+        let engine = send(&format!("back{number}"), now);
+        back += usize::from(engine == 0);
+        busy.push(refs[engine].load(1));
+    }
+    assert!(back < 40, "{back} of 60 went to the one that came back");
+    drop(busy);
+    // A request's own id is no session: it goes by load, and nothing is remembered.
+    let one_off = Ask { one_off: true, ..of_session("id") };
+    let _held = refs[1].load(1);
+    policy.took(&one_off, refs[1], now);
+    assert_ne!(policy.rank(&one_off, &refs, now)[0], 1);
     // Idle for too long, all are forgotten: a new spread from nothing.
     let later = now + Duration::from_secs(7201);
     policy.tidy(later);
@@ -267,4 +287,25 @@ async fn short_prompts_skip_prefill_where_asked_to() {
     assert_eq!(bed.post(path, &long).await.status, 200);
     assert_eq!(bed.prefill[0].requests().len(), 1);
     bed.closes().await;
+}
+
+#[tokio::test]
+async fn the_requests_of_a_new_session_keep_together_from_the_first() {
+    let latency = pd_sim::Latency { prefill_base: Duration::from_millis(300), ..Default::default() };
+    let bed = pd_tests::bed_of(2, 4, latency, |config| {
+        config.plan.prefill = PolicyName::StickyLeastLoaded;
+        config.plan.decode = PolicyName::StickyLeastLoaded;
+    })
+    .await;
+    let four = async {
+        tokio::join!(
+            in_session(&bed, "new"),
+            in_session(&bed, "new"),
+            in_session(&bed, "new"),
+            in_session(&bed, "new")
+        )
+    };
+    four.await;
+    let busy = |sims: &[pd_sim::Sim]| sims.iter().filter(|sim| !sim.requests().is_empty()).count();
+    assert_eq!((busy(&bed.prefill), busy(&bed.decode)), (1, 1));
 }

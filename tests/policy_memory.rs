@@ -39,7 +39,7 @@ fn grown(prompts: u64, settings: Settings) -> usize {
     for number in 0..prompts {
         // Every hash of a chain follows from its seed, so that all blocks of all prompts differ.
         let prefix = Prefix::of(&[&number.to_le_bytes()], &[&text]);
-        let ask = Ask { session: None, prefix, tokens: 8192 };
+        let ask = Ask { session: None, one_off: false, prefix, tokens: 8192 };
         let now = Instant::now();
         let order = policy.rank(&ask, &pool, now);
         policy.took(&ask, pool[order[0]], now);

@@ -130,8 +130,11 @@ impl Planner {
     pub fn look(&self, api: &Api, headers: &HeaderMap, view: &View) -> Ask {
         let session = self.prefill.wants_session() || self.decode.wants_session();
         let prefix = self.prefill.wants_prefix() || self.decode.wants_prefix() || self.given.is_some();
+        let named = if session { ask::session(headers, &self.session_headers, view) } else { None };
+        let one_off = if session && named.is_none() { ask::one_off(headers) } else { None };
         Ask {
-            session: if session { ask::session(headers, &self.session_headers, view) } else { None },
+            session: named.or(one_off),
+            one_off: one_off.is_some(),
             prefix: if prefix { ask::prefix(api, view) } else { Prefix::default() },
             tokens: ask::tokens(api, view),
         }
@@ -172,6 +175,12 @@ impl Planner {
     #[must_use]
     pub fn tokens(&self, ask: &Ask, candidate: &Candidate) -> u64 {
         self.policy(candidate.engine().role()).tokens(ask, candidate)
+    }
+
+    /// A candidate will be asked once another leg is done: its policy may remember it now, so that the next
+    /// request of a session follows.
+    pub fn promised(&self, ask: &Ask, candidate: &Candidate) {
+        self.policy(candidate.engine().role()).promised(ask, candidate, Instant::now());
     }
 
     /// A candidate took a request: its policy remembers.

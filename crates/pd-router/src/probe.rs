@@ -1,7 +1,7 @@
 //! The loops that feed health: one an engine, in parallel, each with its own jittered timer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -36,9 +36,14 @@ impl Default for Settings {
     }
 }
 
-/// The first wait of an engine that is not known yet or was put out by a live connection; it doubles from
-/// probe to probe up to the interval.
+/// The first wait of an engine that is not known yet, was put out by a live connection, or answers well again.
 const QUICK: Duration = Duration::from_millis(100);
+
+/// It doubles from probe to probe up to this,
+const QUICK_MAX: Duration = Duration::from_secs(1);
+
+/// for so long; then the interval counts.
+const QUICK_FOR: Duration = Duration::from_secs(30);
 
 /// The longest page of an engine that is read, in bytes; vLLM's metrics are about 100 KiB a rank.
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -72,7 +77,8 @@ pub fn start(
 }
 
 async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, settings: Settings) {
-    let mut quick = Some(QUICK);
+    let mut quick = QUICK;
+    let mut quick_until = Instant::now() + QUICK_FOR;
     let mut complained = false;
     loop {
         let was_up = engine.up();
@@ -84,15 +90,18 @@ async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, 
             fleet.set_ranks(&engine, &ranks(&engine, &client, settings.ranks).await);
         }
         engine.probed(good, slow, settings.health);
-        if engine.up() {
-            quick = None;
+        if good && !engine.up() {
+            // Those that are still wanted before it is up.
+            (quick, quick_until) = (QUICK, Instant::now() + QUICK_FOR);
         }
-        let wait = quick.unwrap_or_else(|| jittered(settings.interval));
-        quick = quick.map(|quick| quick * 2).filter(|quick| *quick < settings.interval);
+        let in_a_hurry = !engine.up() && Instant::now() < quick_until;
+        let wait = jittered(settings.interval);
+        let wait = if in_a_hurry { wait.min(quick) } else { wait };
+        quick = (quick * 2).min(QUICK_MAX);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = engine.probe_wanted() => {
-                quick = Some(QUICK);
+                (quick, quick_until) = (QUICK, Instant::now() + QUICK_FOR);
                 tokio::time::sleep(QUICK).await;
             }
         }

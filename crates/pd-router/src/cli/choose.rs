@@ -10,6 +10,9 @@ use crate::config::Config;
 use crate::plan::cache_aware;
 use crate::plan::name::PolicyName;
 
+/// Far more blocks than any fleet caches.
+const TREE_SIZE_MAX: usize = 64 << 30;
+
 /// Policies, sessions, data-parallel ranks.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Choose {
@@ -55,8 +58,8 @@ pub struct Choose {
     #[arg(long, alias = "eviction-interval", value_name = "SECS", default_value_t = 120, value_parser = secs, help_heading = "Routing")]
     pub eviction_interval_secs: u64,
 
-    /// cache_aware: bytes in which prefixes are remembered, for the whole process
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 25, help_heading = "Routing")]
+    /// cache_aware: bytes in which prefixes are remembered, for the whole process; 96 KiB at least
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 25, value_parser = tree_size, help_heading = "Routing")]
     pub max_tree_size: usize,
 
     /// Data-parallel ranks of an engine whose /metrics name none in the label `engine`
@@ -67,6 +70,11 @@ pub struct Choose {
 fn share(text: &str) -> Result<f64, String> {
     let inside = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     inside.ok_or_else(|| "give a share from 0 to 1, such as 0.3".to_owned())
+}
+
+fn tree_size(text: &str) -> Result<usize, String> {
+    let inside = text.parse().ok().filter(|bytes| *bytes <= TREE_SIZE_MAX);
+    inside.ok_or_else(|| format!("give a number of bytes up to {TREE_SIZE_MAX} (64 GiB)"))
 }
 
 fn factor(text: &str) -> Result<f64, String> {

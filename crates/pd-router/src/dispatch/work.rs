@@ -114,7 +114,10 @@ impl Work {
         let plan = || context.planner.plan(&self.ask, whole, &context.fleet, &self.tried);
         let plan = self.phases.planned(plan).map_err(Fault::NoEngine)?;
         // Counted from now on, so that the requests that prefill works on do not all choose alike.
-        let _promised = plan.decode.first().map(|one| one.load(self.ask.tokens));
+        let _promised = plan.decode.first().map(|one| {
+            context.planner.promised(&self.ask, one);
+            one.load(self.ask.tokens)
+        });
         match self.first_leg(&plan).await? {
             FirstLeg::Answer(answer) => Ok(*answer),
             FirstLeg::Go(pinned) => self.last_leg(&plan.decode, pinned).await,

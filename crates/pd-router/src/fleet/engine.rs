@@ -183,6 +183,10 @@ impl Engine {
             self.slow.store(slow && health.state() != health::State::Unknown, Ordering::Relaxed);
         }
         if health.probed(good, settings) {
+            if !good && !slow {
+                // It was gone: what it knew is gone too, and its connections are.
+                self.new_life();
+            }
             self.show(health.state(), "probe");
         }
     }

@@ -163,7 +163,12 @@ mod tests {
 
     fn ask(text: &str, tail: &str) -> Ask {
         let text = text.repeat(100) + tail;
-        Ask { session: None, prefix: Prefix::of(&[], &[text.as_bytes()]), tokens: text.len() as u64 / 4 }
+        Ask {
+            session: None,
+            one_off: false,
+            prefix: Prefix::of(&[], &[text.as_bytes()]),
+            tokens: text.len() as u64 / 4,
+        }
     }
 
     fn send(policy: &CacheAware, pool: &[Candidate], ask: &Ask) -> usize {

@@ -3,7 +3,6 @@
 //! unused there.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -35,9 +34,16 @@ const IDLE_MAX: Duration = Duration::from_secs(3600);
 pub struct Known {
     shards: Vec<Mutex<Vec<u64>>>,
     buckets: usize,
-    owners: ArcSwap<HashMap<u64, Owner>>,
-    next: AtomicU32,
+    owners: ArcSwap<Owners>,
     start: Instant,
+}
+
+/// Whose bits there are.
+#[derive(Clone, Debug, Default)]
+struct Owners {
+    by_key: HashMap<u64, Owner>,
+    /// Bits that have no owner any more and may still be in blocks: nobody's until a sweep has been.
+    unswept: u64,
 }
 
 /// A candidate's bit, and the life of its engine that it stands for.
@@ -57,7 +63,6 @@ impl Known {
             shards: std::iter::repeat_with(table).take(SHARDS).collect(),
             buckets,
             owners: ArcSwap::default(),
-            next: AtomicU32::new(0),
             start: Instant::now(),
         }
     }
@@ -102,21 +107,24 @@ impl Known {
     /// Forgets what was unused for long, and what engines had that restarted or are gone.
     pub fn tidy(&self, now: Instant) {
         let oldest = self.stamp(now).saturating_sub(IDLE_MAX.as_secs());
-        let alive = self.owners.load().values().fold(0, |all, owner| all | 1_u64 << owner.bit);
+        let before = self.owners.load_full();
+        let alive = before.bits();
         let mut used = 0;
         for shard in &self.shards {
             for entry in shard.lock().as_chunks_mut::<WORDS>().0 {
-                entry[1] &= alive;
-                if entry[2] < oldest {
-                    entry[1] = 0;
+                // What was never used is left alone: writing to it would take its memory.
+                if entry[1] & !alive != 0 || (entry[1] != 0 && entry[2] < oldest) {
+                    entry[1] = if entry[2] < oldest { 0 } else { entry[1] & alive };
                 }
                 used |= entry[1];
             }
         }
         // A candidate without a block is no owner; its bit is free for another.
         self.owners.rcu(|owners| {
-            let mut owners = HashMap::clone(owners);
-            owners.retain(|_, owner| used & (1 << owner.bit) != 0);
+            let mut owners = Owners::clone(owners);
+            owners.by_key.retain(|_, owner| used & (1 << owner.bit) != 0 || alive & (1 << owner.bit) == 0);
+            // What became nobody's during the sweep may be in blocks that it had passed.
+            owners.unswept &= !before.unswept;
             owners
         });
     }
@@ -143,21 +151,21 @@ impl Known {
     /// The bit of a candidate, a new one for a candidate or a life of an engine that is new.
     fn bit(&self, candidate: &Candidate) -> Option<u32> {
         let (key, epoch) = (candidate.key(), candidate.engine().epoch());
-        let known =
-            |owners: &HashMap<u64, Owner>| owners.get(&key).filter(|owner| owner.epoch == epoch).copied();
+        let known = |owners: &Owners| owners.by_key.get(&key).filter(|owner| owner.epoch == epoch).copied();
         if let Some(owner) = known(&self.owners.load()) {
             return Some(owner.bit);
         }
         self.owners.rcu(|owners| {
-            let mut owners = HashMap::clone(owners);
-            // A bit that was used before is free again once a sweep has taken it from every block.
-            let taken = owners.values().fold(0, |all, owner| all | 1_u64 << owner.bit);
-            let first = self.next.load(Ordering::Relaxed);
-            let free =
-                (0..OWNERS_MAX).map(|more| (first + more) % OWNERS_MAX).find(|bit| taken & (1 << bit) == 0);
-            if let (None, Some(bit)) = (known(&owners), free) {
-                owners.insert(key, Owner { bit, epoch });
-                self.next.store(bit + 1, Ordering::Relaxed);
+            let mut owners = Owners::clone(owners);
+            if known(&owners).is_some() {
+                return owners;
+            }
+            if let Some(former) = owners.by_key.remove(&key) {
+                owners.unswept |= 1 << former.bit;
+            }
+            let taken = owners.bits() | owners.unswept;
+            if let Some(bit) = (0..OWNERS_MAX).find(|bit| taken & (1 << bit) == 0) {
+                owners.by_key.insert(key, Owner { bit, epoch });
             }
             owners
         });
@@ -165,9 +173,16 @@ impl Known {
     }
 }
 
+impl Owners {
+    fn bits(&self) -> u64 {
+        self.by_key.values().fold(0, |all, owner| all | 1 << owner.bit)
+    }
+}
+
 /// The bit of a candidate as a mask, 0 where nothing is known of this life of its engine.
-fn mask(owners: &HashMap<u64, Owner>, candidate: &Candidate) -> u64 {
+fn mask(owners: &Owners, candidate: &Candidate) -> u64 {
     owners
+        .by_key
         .get(&candidate.key())
         .filter(|owner| owner.epoch == candidate.engine().epoch())
         .map_or(0, |owner| 1 << owner.bit)
@@ -241,6 +256,28 @@ mod tests {
         assert_eq!(known.matched(&long, pool.iter()).as_slice(), [256, 0]);
         known.tidy(now + IDLE_MAX + Duration::from_secs(2));
         assert_eq!(known.matched(&long, pool.iter()).as_slice(), [0, 0], "unused for too long");
+    }
+
+    #[test]
+    fn a_bit_has_no_other_owner_before_a_sweep() {
+        let (known, pool, now) = (Known::new(1 << 20), pool(64), Instant::now());
+        let prompts: Vec<Prefix> = (0..64).map(|n| prompt(&format!("prompt number {n:04}"), 40)).collect();
+        for (one, prompt) in pool.iter().zip(&prompts) {
+            known.insert(prompt, one, now);
+        }
+        pool[0].engine().eject("test");
+        let fresh = prompt("a prompt after it", 40);
+        known.insert(&fresh, &pool[0], now);
+        pool[1].engine().eject("test");
+        known.insert(&fresh, &pool[1], now);
+        let owners = |prompt: &Prefix| known.matched(prompt, pool.iter()).iter().filter(|b| **b > 0).count();
+        assert_eq!((owners(&prompts[0]), owners(&prompts[1])), (0, 0), "lost, and nobody else's");
+        assert_eq!(owners(&fresh), 0, "no bit is free before a sweep");
+        known.tidy(now);
+        known.insert(&fresh, &pool[0], now);
+        known.insert(&fresh, &pool[1], now);
+        assert_eq!(owners(&fresh), 2);
+        assert_eq!((owners(&prompts[0]), owners(&prompts[2])), (0, 1));
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub trait Policy: Debug + Send + Sync {
     /// This candidate took the request: what a policy remembers, it remembers here.
     fn took(&self, _ask: &Ask, _candidate: &Candidate, _now: Instant) {}
 
+    /// This candidate will be asked, once prefill is done.
+    fn promised(&self, _ask: &Ask, _candidate: &Candidate, _now: Instant) {}
+
     /// This session will not come again.
     fn finish(&self, _session: u64) {}
 

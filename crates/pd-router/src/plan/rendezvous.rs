@@ -9,21 +9,9 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::ask::Ask;
-use super::load::least_first;
+use super::load::{least_first, saturation};
 use super::policy::{Order, Policy};
 use crate::fleet::candidate::Candidate;
-use crate::ids::Role;
-
-/// How many times the mean number of requests a candidate may have before sessions pass on.
-const BOUND: f64 = 1.25;
-
-/// Requests that any prefill candidate may have before it counts as saturated. They are computed one after
-/// the other: with 8 the p99 of TTFT behind a hot session is half as long again, and the hit rate is the same
-/// (`benches/policies`).
-const SLACK_PREFILL: i64 = 4;
-
-/// The same for decode, which computes them together: with fewer no engine is busy.
-const SLACK_DECODE: i64 = 8;
 
 /// Scores of a session and a candidate.
 #[derive(Debug, Default)]
@@ -36,7 +24,7 @@ impl Policy for Rendezvous {
         let Some(session) = ask.session else {
             return least_first(pool, self.turn.fetch_add(1, Ordering::Relaxed));
         };
-        let bound = bound(pool);
+        let bound = saturation(pool);
         let mut ranked: SmallVec<[(bool, u64, usize); 16]> = pool
             .iter()
             .enumerate()
@@ -49,22 +37,6 @@ impl Policy for Rendezvous {
     fn wants_session(&self) -> bool {
         true
     }
-}
-
-/// How many requests make a candidate saturated.
-#[allow(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    reason = "counts of requests are small"
-)]
-fn bound(pool: &[&Candidate]) -> i64 {
-    let total: i64 = pool.iter().map(|one| one.requests()).sum();
-    let fair = (total + 1) as f64 / pool.len().max(1) as f64;
-    let slack = match pool.first().map(|one| one.engine().role()) {
-        Some(Role::Prefill) => SLACK_PREFILL,
-        Some(Role::Decode) | None => SLACK_DECODE,
-    };
-    ((fair * BOUND).ceil() as i64).max(slack)
 }
 
 /// A well-mixed number of both (the finaliser of `MurmurHash3`, by Austin Appleby, over their sum).

@@ -8,7 +8,7 @@ use dashmap::{DashMap, Entry};
 use smallvec::SmallVec;
 
 use super::ask::Ask;
-use super::load::{least_first, load};
+use super::load::{least_first, load, saturation};
 use super::policy::{Order, Policy};
 use crate::fleet::candidate::Candidate;
 
@@ -83,17 +83,25 @@ impl Sticky {
     }
 }
 
+/// The session that is worth remembering.
+fn session(ask: &Ask) -> Option<u64> {
+    ask.session.filter(|_| !ask.one_off)
+}
+
 impl Policy for Sticky {
     fn rank(&self, ask: &Ask, pool: &[&Candidate], now: Instant) -> Order {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let Some(session) = ask.session else { return least_first(pool, turn) };
+        let Some(session) = session(ask) else { return least_first(pool, turn) };
+        let bound = saturation(pool);
         let home = self.home(session, now);
         let first = turn % pool.len().max(1);
         let mut ranked: SmallVec<[_; 16]> = (first..pool.len())
             .chain(0..first)
             .filter_map(|index| {
                 let one = pool.get(index)?;
-                Some(((home != Some(one.key()), self.count(one.key()), load(one)), index))
+                let (new, full) = (home != Some(one.key()), one.requests() >= bound);
+                // One that was away has fewer sessions than the others, and still only so much to give.
+                Some(((new, new && full, self.count(one.key()), load(one)), index))
             })
             .collect();
         ranked.sort_by_key(|(rank, _)| *rank);
@@ -101,7 +109,7 @@ impl Policy for Sticky {
     }
 
     fn took(&self, ask: &Ask, candidate: &Candidate, now: Instant) {
-        let Some(session) = ask.session else { return };
+        let Some(session) = session(ask) else { return };
         let fresh = Session { candidate: candidate.key(), last: now };
         let before = match self.sessions.entry(session) {
             Entry::Occupied(mut entry) => Some(entry.insert(fresh)),
@@ -120,6 +128,10 @@ impl Policy for Sticky {
                 self.fewer(before.candidate);
             }
         }
+    }
+
+    fn promised(&self, ask: &Ask, candidate: &Candidate, now: Instant) {
+        self.took(ask, candidate, now);
     }
 
     fn finish(&self, session: u64) {
