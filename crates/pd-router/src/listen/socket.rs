@@ -29,14 +29,13 @@ pub(super) async fn left(stream: &TcpStream) {
 }
 
 impl AsyncRead for Shared {
+    /// Reads into memory that nobody has cleared: `try_read` would have to fill hyper's 8 KiB with zeros for
+    /// each read, 9 % of the instructions of a small request.
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(buf.initialize_unfilled()) {
-                Ok(read) => {
-                    buf.advance(read);
-                    return Poll::Ready(Ok(()));
-                }
+            match self.0.try_read_buf(buf) {
+                Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
