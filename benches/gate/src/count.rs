@@ -21,8 +21,8 @@ const START: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// The instructions of a whole run with this many requests, one after another on one connection.
-pub(crate) fn instructions(router: &Path, work: &Work, requests: u64) -> Result<u64> {
-    let out = Out::new(requests);
+pub(crate) fn instructions(router: &Path, work: &Work, requests: u64, keep: Option<&Path>) -> Result<u64> {
+    let out = Out::new(work, requests, keep);
     let prefill = engine::start(work::prefill())?;
     let decode = engine::start(work.decode.clone())?;
     let mut running = Running::start(router, &out.path, prefill, decode)?;
@@ -60,21 +60,26 @@ fn total(file: &str) -> Result<u64> {
     Ok(line.ok_or("callgrind wrote no totals")?.trim().parse()?)
 }
 
-/// Callgrind's file; removed when dropped.
+/// Callgrind's file; removed when dropped, unless it is to be kept.
 struct Out {
     path: PathBuf,
+    keep: bool,
 }
 
 impl Out {
-    fn new(requests: u64) -> Self {
-        let name = format!("pd-gate-{}-{requests}.out", std::process::id());
-        Self { path: std::env::temp_dir().join(name) }
+    fn new(work: &Work, requests: u64, keep: Option<&Path>) -> Self {
+        let api = work.name.split([' ', ',']).next().unwrap_or_default();
+        let name = format!("callgrind.out.{api}-{requests}-{}", std::process::id());
+        let temporary = std::env::temp_dir();
+        Self { path: keep.unwrap_or(&temporary).join(name), keep: keep.is_some() }
     }
 }
 
 impl Drop for Out {
     fn drop(&mut self) {
-        let _gone = fs::remove_file(&self.path);
+        if !self.keep {
+            let _gone = fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -28,6 +28,9 @@ struct Args {
     /// Write what is counted to that file, in the place of comparing
     #[arg(long)]
     write: bool,
+    /// Keep callgrind's files in this directory, for callgrind_annotate; build with --profile profiling for names
+    #[arg(long)]
+    keep: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -46,8 +49,8 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let mut counted = Vec::new();
     for work in work::all() {
         let (few, many) = work.runs;
-        let short = count::instructions(&args.router, &work, few)?;
-        let long = count::instructions(&args.router, &work, many)?;
+        let count = |requests| count::instructions(&args.router, &work, requests, args.keep.as_deref());
+        let (short, long) = (count(few)?, count(many)?);
         let each = long.checked_sub(short).ok_or("the long run took fewer instructions than the short")?;
         counted.push((work.name, each / (many - few)));
     }

@@ -3,6 +3,8 @@
 //! Nothing is decoded or copied: a value stays the bytes that the client wrote. The grammar is RFC 8259,
 //! with a UTF-8 byte order mark allowed in front, as the engines' own parser does.
 
+mod integers;
+
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -264,6 +266,8 @@ impl Scanner<'_> {
             self.leave();
             return Ok(());
         }
+        self.at += integers::skip(self.text.get(self.at..).unwrap_or_default());
+        self.space();
         loop {
             self.value()?;
             self.space();
