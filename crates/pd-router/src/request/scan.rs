@@ -269,9 +269,14 @@ impl Scanner<'_> {
             self.leave();
             return Ok(());
         }
-        self.at += integers::skip(self.text.get(self.at..).unwrap_or_default());
-        self.space();
+        let mut integers = true;
         loop {
+            if integers {
+                self.at += integers::skip(self.text.get(self.at..).unwrap_or_default());
+                self.space();
+            }
+            // What ends a run of integers ends it for good, unless it is a zero.
+            integers = self.peek() == Some(b'0');
             self.value()?;
             self.space();
             match self.peek() {
