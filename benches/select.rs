@@ -11,8 +11,11 @@ use pd_router::plan::policy::Policy;
 use pd_router::request::view::View;
 
 const ENGINES: usize = 16;
-const PROMPTS: usize = 64;
 const TOKENS: usize = 32 * 1024;
+/// How many prompts and selections: few where `--test` only asks whether it runs.
+fn sizes() -> (usize, usize) {
+    if std::env::args().any(|word| word == "--test") { (2, 10) } else { (64, 20_000) }
+}
 
 fn select(policy: &CacheAware, api: &str, view: &View, pool: &[&Candidate]) -> usize {
     let now = Instant::now();
@@ -23,7 +26,7 @@ fn select(policy: &CacheAware, api: &str, view: &View, pool: &[&Candidate]) -> u
 }
 
 fn quantiles(name: &str, mut one: impl FnMut(usize)) {
-    let mut took: Vec<Duration> = (0..20_000)
+    let mut took: Vec<Duration> = (0..sizes().1)
         .map(|number| {
             let started = Instant::now();
             one(number);
@@ -38,18 +41,19 @@ fn quantiles(name: &str, mut one: impl FnMut(usize)) {
 fn selection(criterion: &mut Criterion) {
     let candidates = pool(ENGINES);
     let pool: Vec<&Candidate> = candidates.iter().collect();
+    let prompts = sizes().0;
     for (api, make) in [("generate", token_ids as fn(usize, usize) -> View), ("completions", text)] {
-        let views: Vec<View> = (0..PROMPTS).map(|seed| make(TOKENS, seed)).collect();
+        let views: Vec<View> = (0..prompts).map(|seed| make(TOKENS, seed)).collect();
         let policy = CacheAware::new(Settings::default());
         let name = format!("{api}, 32k tokens, {} KiB", views[0].bytes().len() / 1024);
         quantiles(&name, |number| {
-            select(&policy, api, &views[number % PROMPTS], &pool);
+            select(&policy, api, &views[number % prompts], &pool);
         });
         let mut number = 0;
         criterion.bench_function(&name, |bencher| {
             bencher.iter(|| {
                 number += 1;
-                select(&policy, api, &views[number % PROMPTS], &pool)
+                select(&policy, api, &views[number % prompts], &pool)
             });
         });
     }
