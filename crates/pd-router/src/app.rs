@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::fan_out::{self, FanOut};
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::dispatch::Context;
@@ -80,6 +81,9 @@ pub enum StartError {
     /// The probes' client cannot be built.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The client for calls to all engines cannot be built.
+    #[error("cannot build the client of calls to engines: {0}")]
+    Control(#[from] reqwest::Error),
     /// No spans can be sent.
     #[error(transparent)]
     Traces(#[from] TracingError),
@@ -135,6 +139,13 @@ impl Router {
             fleet: Arc::clone(&fleet),
             planner: Arc::clone(&planner),
             observe: Arc::clone(&observe),
+            key: config.admin_key.clone(),
+            admit: config.admit.clone(),
+            fan_out: FanOut {
+                fleet: Arc::clone(&fleet),
+                client: fan_out::client(config.leg.connect_timeout, &config.leg.tls)?,
+                timeout: config.dispatch.request_timeout,
+            },
         });
         let mut router = Self {
             address,

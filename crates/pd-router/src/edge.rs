@@ -52,7 +52,7 @@ const ONE_HOP_POST: [&str; 19] = [
 /// Whether a path is served already, by one engine or by the router itself.
 #[must_use]
 pub fn is_taken(path: &str) -> bool {
-    ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path) || admin::PATHS.contains(&path)
+    ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path) || admin::is_own(path)
 }
 
 /// What the handlers work with.

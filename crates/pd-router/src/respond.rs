@@ -71,12 +71,31 @@ fn judge(fault: &Fault) -> Verdict {
             "as many connections are open as this router's descriptor limit allows (ulimit -n); try again",
         ),
         Fault::Draining => overload("draining", "this router is about to end; send the request to another"),
+        Fault::WrongAdminKey => client(
+            StatusCode::UNAUTHORIZED,
+            "admin_key",
+            "this path needs the admin key (--admin-api-key): send Authorization: Bearer KEY, or X-Admin-Key: KEY",
+        ),
+        Fault::NotLocal => client(
+            StatusCode::FORBIDDEN,
+            "not_local",
+            "without an admin key this path answers on loopback only, to requests that nobody passed on: start \
+             the router with --admin-api-key KEY and send Authorization: Bearer KEY",
+        ),
         Fault::Query { name } => Verdict {
             param: Some(*name),
             ..client(
                 StatusCode::BAD_REQUEST,
                 "query_parameter_missing",
                 format!("give the query parameter `{name}`: ?{name}=VALUE"),
+            )
+        },
+        Fault::QueryValue { name, values } => Verdict {
+            param: Some(*name),
+            ..client(
+                StatusCode::BAD_REQUEST,
+                "query_parameter_invalid",
+                format!("the query parameter `{name}` is {values}"),
             )
         },
         Fault::UnknownPath => {
@@ -91,6 +110,10 @@ fn judge(fault: &Fault) -> Verdict {
             )
         },
         Fault::NoEngine(role) => no_engine(*role),
+        Fault::Resting(role) => overload(
+            "engines_paused",
+            format!("every {role} engine is paused or asleep; try again when it is resumed or woken"),
+        ),
         Fault::Leg(failure) => leg(failure),
     }
 }
@@ -246,9 +269,12 @@ mod tests {
             Fault::BodyCompressed,
             Fault::BodySlow { seconds: 3 },
             Fault::BuffersFull,
+            Fault::WrongAdminKey,
+            Fault::NotLocal,
             Fault::UnknownPath,
             Fault::WrongMethod { allow: "POST" },
             Fault::NoEngine(Role::Prefill),
+            Fault::Resting(Role::Decode),
             failure(Leg::Prefill, FailureKind::Connect("to 10.0.0.1:80".into())),
             failure(Leg::Decode, FailureKind::ConnectSlow),
             failure(Leg::Decode, FailureKind::Reset { reused: true }),
