@@ -14,8 +14,8 @@ use axum::routing::{get, post};
 use control::{CONTROLS, Control};
 use fan_out::FanOut;
 use guard::AdminKey;
-use http::{Method, StatusCode};
 use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 

@@ -134,19 +134,7 @@ impl Router {
         let planner = Arc::new(Planner::new(&config.plan));
         crate::task::background(tidy(Arc::clone(&planner)));
         report(&observe, &fleet, &config);
-        let admin = Arc::new(Admin {
-            draining: CancellationToken::new(),
-            fleet: Arc::clone(&fleet),
-            planner: Arc::clone(&planner),
-            observe: Arc::clone(&observe),
-            key: config.admin_key.clone(),
-            admit: config.admit.clone(),
-            fan_out: FanOut {
-                fleet: Arc::clone(&fleet),
-                client: fan_out::client(config.leg.connect_timeout, &config.leg.tls)?,
-                timeout: config.dispatch.request_timeout,
-            },
-        });
+        let admin = Arc::new(admin(&config, &fleet, &planner, &observe)?);
         let mut router = Self {
             address,
             admin: Arc::clone(&admin),
@@ -298,6 +286,27 @@ fn observe(config: &Config) -> Result<Arc<Observe>, StartError> {
         observe.trace(Tracing::start(traces, &config.leg.tls)?);
     }
     Ok(observe)
+}
+
+fn admin(
+    config: &Config,
+    fleet: &Arc<Fleet>,
+    planner: &Arc<Planner>,
+    observe: &Arc<Observe>,
+) -> Result<Admin, StartError> {
+    Ok(Admin {
+        draining: CancellationToken::new(),
+        fleet: Arc::clone(fleet),
+        planner: Arc::clone(planner),
+        observe: Arc::clone(observe),
+        key: config.admin_key.clone(),
+        admit: config.admit.clone(),
+        fan_out: FanOut {
+            fleet: Arc::clone(fleet),
+            client: fan_out::client(config.leg.connect_timeout, &config.leg.tls)?,
+            timeout: config.dispatch.request_timeout,
+        },
+    })
 }
 
 /// What the metrics show of the moment in which they are asked for.

@@ -143,7 +143,8 @@ mod tests {
     fn waking_by_tags_takes_all_tags() {
         let partly = after(&[(Meaning::Sleep, "level=1"), (Meaning::Wake, "tags=weights")]);
         assert!(partly.asleep());
-        let both = [(Meaning::Sleep, "level=1"), (Meaning::Wake, "tags=weights"), (Meaning::Wake, "tags=kv_cache")];
+        let both =
+            [(Meaning::Sleep, "level=1"), (Meaning::Wake, "tags=weights"), (Meaning::Wake, "tags=kv_cache")];
         assert!(!after(&both).asleep());
         assert!(!after(&[(Meaning::Sleep, ""), (Meaning::Wake, "tags=weights&tags=kv_cache")]).asleep());
         assert!(after(&[(Meaning::Pause, ""), (Meaning::Wake, "")]).paused, "waking does not resume");

@@ -208,7 +208,9 @@ fn engine(told: &Told) -> Value {
     let (url, role) = (told.engine.url().as_str(), told.engine.role().as_str());
     let rest = told.engine.resting().now().as_str();
     match told.status {
-        Some(status) => json!({"url": url, "role": role, "state": rest, "status": status.as_u16(), "body": told.body}),
+        Some(status) => {
+            json!({"url": url, "role": role, "state": rest, "status": status.as_u16(), "body": told.body})
+        }
         None => json!({"url": url, "role": role, "state": rest, "status": null, "error": told.body}),
     }
 }
