@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 9] = [
     &["handoff", "fleet", "admit"],
     &["plan"],
     &["leg", "relay"],
-    &["retry", "release", "dispatch", "probe"],
+    &["retry", "release", "dispatch", "probe", "roster"],
     &["listen", "respond", "admin", "edge"],
     &["config", "cli", "logs", "app", "demo", "main", "lib"],
 ];

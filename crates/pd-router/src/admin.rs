@@ -3,6 +3,7 @@
 pub mod control;
 pub mod fan_out;
 pub mod guard;
+pub mod workers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use control::{CONTROLS, Control};
 use fan_out::FanOut;
 use guard::AdminKey;
@@ -27,6 +28,7 @@ use crate::ids::Role;
 use crate::observe::Observe;
 use crate::plan::Planner;
 use crate::respond::{self, json_response};
+use crate::roster::Roster;
 
 /// What these paths read.
 #[derive(Debug)]
@@ -39,6 +41,12 @@ pub struct Admin {
     pub planner: Arc<Planner>,
     /// The metric families.
     pub observe: Arc<Observe>,
+    /// Who is in the fleet.
+    pub roster: Arc<Roster>,
+    /// The names of the policies of the prefill and the decode pool.
+    pub policies: [&'static str; 2],
+    /// Whether `/health` answers as vllm-router's does.
+    pub strict_health: bool,
     /// What changes to the fleet need.
     pub key: Option<AdminKey>,
     /// The limits on bodies.
@@ -48,21 +56,38 @@ pub struct Admin {
 }
 
 /// The router's own paths, but for those that go to every engine.
-const PATHS: [&str; 5] = ["/liveness", "/health", "/readiness", "/metrics", "/finish_session"];
+const PATHS: [&str; 11] = [
+    "/liveness",
+    "/health",
+    "/readiness",
+    "/metrics",
+    "/finish_session",
+    "/workers",
+    "/list_workers",
+    "/add_worker",
+    "/remove_worker",
+    "/get_loads",
+    "/get_server_info",
+];
 
 /// Whether a path is the router's own.
 #[must_use]
 pub fn is_own(path: &str) -> bool {
-    PATHS.contains(&path) || CONTROLS.iter().any(|control| control.path == path)
+    PATHS.contains(&path)
+        || path.starts_with("/workers/")
+        || CONTROLS.iter().any(|control| control.path == path)
 }
 
 /// The router's own paths, served.
 pub fn router(admin: &Arc<Admin>) -> Router {
     Router::new()
         .route("/liveness", only("GET, HEAD", get(|| async { "OK" })))
-        .route("/health", only("GET, HEAD", get(readiness)))
+        .route("/health", only("GET, HEAD", get(health)))
         .route("/readiness", only("GET, HEAD", get(readiness)))
         .route("/finish_session", only("POST", post(finish_session)))
+        .route("/list_workers", only("GET, HEAD", get(workers::urls)))
+        .route("/get_loads", only("GET, HEAD", get(workers::loads)))
+        .route("/get_server_info", only("GET, HEAD", get(workers::server_info)))
         .with_state(Arc::clone(admin))
         .merge(metrics_router(admin))
         .merge(control_router(admin))
@@ -78,7 +103,15 @@ fn control_router(admin: &Arc<Admin>) -> Router {
         router = router.route(control.path, only(allow, method));
     }
     let guard = axum::middleware::from_fn_with_state(admin.key.clone(), guard::guard);
-    router.route_layer(guard).with_state(Arc::clone(admin))
+    let fleet = post(workers::add).layer(guard.clone()).get(workers::list);
+    let engine = delete(workers::remove).post(workers::drain).layer(guard.clone()).get(workers::one);
+    router
+        .route("/add_worker", only("POST", post(workers::add_by_query)))
+        .route("/remove_worker", only("POST", post(workers::remove_by_query)))
+        .route_layer(guard)
+        .route("/workers", only("GET, HEAD, POST", fleet))
+        .route("/workers/{*url}", only("GET, HEAD, DELETE, POST", engine))
+        .with_state(Arc::clone(admin))
 }
 
 /// Sends a call to the engines.
@@ -108,6 +141,28 @@ async fn finish_session(
     };
     admin.planner.finish(session);
     json_response(StatusCode::OK, &json!({"status": "ok", "session_id": session}))
+}
+
+/// As readiness or, with `--strict-health`, as vllm-router: only while every engine is up.
+async fn health(admin: State<Arc<Admin>>) -> Response {
+    if !admin.strict_health {
+        return readiness(admin).await;
+    }
+    let fleet = admin.fleet.snapshot();
+    let down: Vec<String> = fleet
+        .prefill
+        .iter()
+        .chain(&fleet.decode)
+        .filter(|engine| !engine.up())
+        .map(|engine| {
+            let role = if engine.role() == Role::Prefill { "Prefill" } else { "Decode" };
+            format!("{role}: {}", engine.url())
+        })
+        .collect();
+    if down.is_empty() && !admin.draining.is_cancelled() {
+        return "All servers healthy".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, format!("Unhealthy servers: {down:?}")).into_response()
 }
 
 /// Ready while each pool has an engine that is up and the router does not end.

@@ -23,6 +23,8 @@ pub struct Config {
     pub port: u16,
     /// What changes to the fleet need.
     pub admin_key: Option<AdminKey>,
+    /// Whether `/health` answers as vllm-router's does.
+    pub strict_health: bool,
     /// The prefill pool.
     pub prefill: Vec<EngineUrl>,
     /// The decode pool.
@@ -89,6 +91,7 @@ impl Config {
             host: "127.0.0.1".to_owned(),
             port: 0,
             admin_key: None,
+            strict_health: false,
             prefill,
             decode,
             routes: crate::request::api::APIS.iter().map(|api| Arc::new(Route::new(api, api.path))).collect(),

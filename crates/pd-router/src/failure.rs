@@ -41,6 +41,12 @@ pub enum Fault {
     WrongAdminKey,
     /// No admin key is set and the request is not from this machine.
     NotLocal,
+    /// What describes an engine does not.
+    WorkerInvalid(String),
+    /// An engine cannot be taken in.
+    WorkerRefused(String),
+    /// No engine of this URL is in the fleet.
+    UnknownWorker,
     /// A query parameter that is needed is not there.
     Query {
         /// Its name.

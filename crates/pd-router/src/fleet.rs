@@ -68,13 +68,13 @@ impl Snapshot {
     /// Whether a role has an engine that can serve: one that is up or, failing that, one that is only slow.
     #[must_use]
     pub fn can_serve(&self, role: Role) -> bool {
-        self.pool(role).iter().any(|engine| engine.up() || engine.slow())
+        self.pool(role).iter().any(|engine| !engine.draining() && (engine.up() || engine.slow()))
     }
 
     /// Whether a role has engines that are up, and all of those rest.
     #[must_use]
     pub fn rests(&self, role: Role) -> bool {
-        let mut up = self.pool(role).iter().filter(|engine| engine.up()).peekable();
+        let mut up = self.pool(role).iter().filter(|engine| engine.up() && !engine.draining()).peekable();
         up.peek().is_some() && up.all(|engine| engine.resting().rests())
     }
 }
@@ -124,6 +124,42 @@ impl Fleet {
             // Engines also wake by what probes find and by going down.
             tokio::time::timeout(LOOK_AGAIN, woke).await.ok();
         }
+    }
+
+    /// The engine at a URL.
+    #[must_use]
+    pub fn find(&self, url: &str) -> Option<Arc<Engine>> {
+        let snapshot = self.snapshot();
+        snapshot.prefill.iter().chain(&snapshot.decode).find(|engine| engine.url().as_str() == url).cloned()
+    }
+
+    /// Takes an engine in.
+    pub fn add(&self, engine: &Arc<Engine>) {
+        self.change(|pool, role| {
+            if engine.role() == role {
+                pool.push(Arc::clone(engine));
+            }
+        });
+    }
+
+    /// Lets an engine go, and what others know of it.
+    pub fn remove(&self, gone: &Engine) {
+        self.change(|pool, _| pool.retain(|engine| engine.id() != gone.id()));
+        for engine in &self.snapshot().decode {
+            engine.forget_pair(gone.id());
+        }
+        gone.gone().cancel();
+        self.note_versions();
+        self.woke();
+    }
+
+    fn change(&self, change: impl Fn(&mut Vec<Arc<Engine>>, Role)) {
+        self.snapshot.rcu(|now| {
+            let (mut prefill, mut decode) = (now.prefill.clone(), now.decode.clone());
+            change(&mut prefill, Role::Prefill);
+            change(&mut decode, Role::Decode);
+            Snapshot::new(prefill, decode)
+        });
     }
 
     /// Takes the numbers of an engine's data-parallel ranks; see [`Engine::set_ranks`].

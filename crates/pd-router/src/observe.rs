@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use api::{ApiFamilies, ApiMetrics};
 use code::Codes;
-use engine::EngineFamilies;
+use engine::{EngineFamilies, EngineMetrics};
 use otlp::Tracing;
 use parking_lot::Mutex;
 use peer::RankGauges;
@@ -221,6 +221,16 @@ impl Observe {
     #[must_use]
     pub fn engines(&self) -> &EngineFamilies {
         &self.engines
+    }
+
+    /// Drops the series of an engine that is gone, and those of its ranks.
+    pub fn forget_engine(&self, engine: &EngineMetrics, ranks: &[String]) {
+        // A scrape that began before would bring some of them back.
+        let _one = self.scrape.lock();
+        self.engines.forget(engine);
+        if let Some(gauges) = self.ranks.get() {
+            gauges.forget(&engine.url, ranks);
+        }
     }
 
     /// The handles of an API; those of unknown paths for a name that is none. There are seven names.

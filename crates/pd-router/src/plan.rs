@@ -14,6 +14,7 @@ pub mod rendezvous;
 pub mod round_robin;
 pub mod sticky;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ask::Ask;
@@ -27,6 +28,7 @@ use smallvec::SmallVec;
 
 use crate::fleet::breaker::State;
 use crate::fleet::candidate::Candidate;
+use crate::fleet::engine::Engine;
 use crate::fleet::{Fleet, Snapshot};
 use crate::ids::{Role, WholeReason};
 use crate::request::api::Api;
@@ -213,6 +215,16 @@ impl Planner {
         self.decode.finish(key);
     }
 
+    /// An engine is gone: policies forget what they knew of it.
+    pub fn forget(&self, engine: &Arc<Engine>) {
+        for one in engine.candidates() {
+            self.policy(engine.role()).forget(one.key());
+            if let Some(given) = &self.given {
+                given.forget(one.key());
+            }
+        }
+    }
+
     /// Policies forget what is too old.
     pub fn tidy(&self) {
         let now = Instant::now();
@@ -260,11 +272,11 @@ fn ranked(policy: &dyn Policy, ask: &Ask, pool: &[&Candidate]) -> Candidates {
         .collect()
 }
 
-/// The candidates whose engine is up, awake, has room and has no open breaker; where every breaker is open, all of
+/// The candidates whose engine is up, takes requests, has room and has no open breaker; where every breaker is open, all of
 /// them. Where none is up, those that are only slow to answer probes.
 fn serving(all: &[Candidate], resting: bool) -> Pool<'_> {
     let now = Instant::now();
-    let ready = |one: &&Candidate| one.engine().has_room() && (resting || !one.engine().resting().rests());
+    let ready = |one: &&Candidate| one.engine().has_room() && one.engine().takes(resting);
     let mut up: Pool<'_> = all.iter().filter(|one| one.engine().up() && ready(one)).collect();
     if up.is_empty() && !all.iter().any(|one| one.engine().up()) {
         up = all.iter().filter(|one| one.engine().slow() && ready(one)).collect();

@@ -56,27 +56,37 @@ const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 #[error("cannot build the client of the health probes: {0}")]
 pub struct ProbeError(#[from] reqwest::Error);
 
-/// Starts a loop for each engine on the calling runtime.
-///
-/// # Errors
-/// [`ProbeError`].
-pub fn start(
-    fleet: &Arc<Fleet>,
-    settings: &Settings,
-    tls: &Arc<rustls::ClientConfig>,
-) -> Result<(), ProbeError> {
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .timeout(settings.timeout)
-        .pool_max_idle_per_host(0)
-        .redirect(reqwest::redirect::Policy::none())
-        .tls_backend_preconfigured(rustls::ClientConfig::clone(tls))
-        .build()?;
-    let snapshot = fleet.snapshot();
-    for engine in snapshot.prefill.iter().chain(&snapshot.decode) {
-        task::background(watch(Arc::clone(engine), Arc::clone(fleet), client.clone(), settings.clone()));
+/// Starts the loops.
+#[derive(Clone, Debug)]
+pub struct Prober {
+    client: reqwest::Client,
+    settings: Settings,
+}
+
+impl Prober {
+    /// No loop yet.
+    ///
+    /// # Errors
+    /// [`ProbeError`].
+    pub fn new(settings: &Settings, tls: &Arc<rustls::ClientConfig>) -> Result<Self, ProbeError> {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(settings.timeout)
+            .pool_max_idle_per_host(0)
+            .redirect(reqwest::redirect::Policy::none())
+            .tls_backend_preconfigured(rustls::ClientConfig::clone(tls))
+            .build()?;
+        Ok(Self { client, settings: settings.clone() })
     }
-    Ok(())
+
+    /// Starts the loop of an engine on the calling runtime; it ends when the engine is gone.
+    pub fn watch(&self, engine: &Arc<Engine>, fleet: &Arc<Fleet>) {
+        let gone = engine.gone().clone();
+        let watch = watch(Arc::clone(engine), Arc::clone(fleet), self.client.clone(), self.settings.clone());
+        task::background(async move {
+            gone.run_until_cancelled(watch).await;
+        });
+    }
 }
 
 async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, settings: Settings) {

@@ -73,6 +73,9 @@ fn judge(fault: &Fault) -> Verdict {
         Fault::Draining => overload("draining", "this router is about to end; send the request to another"),
         Fault::WrongAdminKey => wrong_admin_key(),
         Fault::NotLocal => not_local(),
+        Fault::WorkerInvalid(message) => client(StatusCode::BAD_REQUEST, "worker_invalid", message),
+        Fault::WorkerRefused(message) => client(StatusCode::CONFLICT, "worker_refused", message),
+        Fault::UnknownWorker => unknown_worker(),
         Fault::Query { name } => query(
             name,
             "query_parameter_missing",
@@ -145,6 +148,14 @@ fn not_local() -> Verdict {
         "not_local",
         "without an admin key this path answers on loopback only, to requests that nobody passed on: start the \
          router with --admin-api-key KEY and send Authorization: Bearer KEY",
+    )
+}
+
+fn unknown_worker() -> Verdict {
+    client(
+        StatusCode::NOT_FOUND,
+        "worker_not_found",
+        "no engine of this URL is in the fleet; GET /workers lists those that are",
     )
 }
 
@@ -279,6 +290,9 @@ mod tests {
             Fault::BuffersFull,
             Fault::WrongAdminKey,
             Fault::NotLocal,
+            Fault::WorkerInvalid("what is wrong".into()),
+            Fault::WorkerRefused("why not".into()),
+            Fault::UnknownWorker,
             Fault::UnknownPath,
             Fault::WrongMethod { allow: "POST" },
             Fault::NoEngine(Role::Prefill),

@@ -12,6 +12,10 @@ pub struct Control {
     #[arg(long, value_name = "KEY", env = "PD_ROUTER_ADMIN_API_KEY", hide_env_values = true, value_parser = AdminKey::parse, help_heading = "Control")]
     pub admin_api_key: Option<AdminKey>,
 
+    /// Answer /health as vllm-router does: 503 as soon as any engine is down
+    #[arg(long, help_heading = "Control")]
+    pub strict_health: bool,
+
     /// What requests do while every engine that could serve them is paused or asleep: wait in the queue, or
     /// get 503
     #[arg(long, value_name = "HOW", default_value = "wait", value_parser = ["wait", "reject"], help_heading = "Control")]
@@ -22,6 +26,7 @@ impl Control {
     /// Puts what was typed into the configuration.
     pub fn fill(&self, config: &mut Config) {
         config.admin_key.clone_from(&self.admin_api_key);
+        config.strict_health = self.strict_health;
         config.dispatch.paused = if self.paused == "reject" { Paused::Reject } else { Paused::Wait };
     }
 }

@@ -351,11 +351,11 @@ const fn role_of(leg: Leg) -> Role {
 }
 
 /// Each candidate, and then, if every breaker said no, the first by force: one is tried rather than failing
-/// all. One that went to rest since it was chosen is left out, unless `resting`.
+/// all. One that takes no more requests since it was chosen is left out.
 fn in_turn(candidates: &Candidates, resting: bool) -> impl Iterator<Item = (&Candidate, bool)> {
     let polite = candidates.iter().map(|one| (one, false));
     let forced = candidates.first().map(|one| (one, true));
-    polite.chain(forced).filter(move |(one, _)| resting || !one.engine().resting().rests())
+    polite.chain(forced).filter(move |(one, _)| one.engine().takes(resting))
 }
 
 /// The way past the breaker of a pair; `None` while that is open.
