@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -16,14 +16,26 @@ use crate::fleet::url::EngineUrl;
 use crate::ids::Role;
 use crate::respond::{self, json_response};
 
-type Answer = Result<Response, Response>;
+type Answer = Result<Response, Refusal>;
+
+/// A fault as an answer.
+#[derive(Debug)]
+pub struct Refusal(Fault);
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self(fault)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        respond::fault(&self.0).0
+    }
+}
 
 /// The longest description of an engine, in bytes.
 const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
-
-fn refuse(fault: &Fault) -> Response {
-    respond::fault(fault).0
-}
 
 fn ok(document: &Value) -> Response {
     json_response(StatusCode::OK, document)
@@ -108,11 +120,11 @@ pub async fn add(State(admin): State<Arc<Admin>>, request: Request) -> Answer {
         ..admin.admit.clone()
     };
     let received = admit::receive(&limits, &parts.headers, body).await;
-    let (bytes, _room) = received.map_err(|fault| refuse(&fault))?;
+    let (bytes, _room) = received?;
     let new = serde_json::from_slice(&bytes).map_err(|error| {
-        refuse(&Fault::WorkerInvalid(format!(
+        Fault::WorkerInvalid(format!(
             "the body is not {{\"url\": URL, \"worker_type\": \"prefill\" or \"decode\"}}: {error}"
-        )))
+        ))
     })?;
     take_in(&admin, new)
 }
@@ -124,7 +136,7 @@ pub async fn add_by_query(State(admin): State<Arc<Admin>>, Query(new): Query<New
 
 /// Lets the engine go that the query names.
 pub async fn remove_by_query(State(admin): State<Arc<Admin>>, Query(named): Query<Named>) -> Answer {
-    let url = named.url.ok_or_else(|| refuse(&Fault::Query { name: "url" }))?;
+    let url = named.url.ok_or_else(|| Fault::Query { name: "url" })?;
     let_go(&admin, &url)
 }
 
@@ -135,23 +147,23 @@ pub async fn remove(State(admin): State<Arc<Admin>>, Path(url): Path<String>) ->
 
 /// `/workers/{url}/drain`: an engine gets no new requests, and stays.
 pub async fn drain(State(admin): State<Arc<Admin>>, Path(path): Path<String>) -> Answer {
-    let Some(url) = path.strip_suffix("/drain") else { return Err(refuse(&Fault::UnknownPath)) };
+    let Some(url) = path.strip_suffix("/drain") else { return Err(Fault::UnknownPath.into()) };
     let engine = find(&admin, url)?;
     admin.roster.drain(&engine);
     Ok(ok(&worker(&engine)))
 }
 
 fn take_in(admin: &Admin, new: New) -> Answer {
-    let invalid = |message: String| refuse(&Fault::WorkerInvalid(message));
+    let invalid = Fault::WorkerInvalid;
     let url = new.url.ok_or_else(|| invalid("give the engine's base URL as `url`".to_owned()))?;
     let role = match new.worker_type.as_deref() {
         Some("prefill") => Role::Prefill,
         Some("decode") => Role::Decode,
-        _ => return Err(invalid("give `worker_type`: prefill or decode".to_owned())),
+        _ => return Err(invalid("give `worker_type`: prefill or decode".to_owned()).into()),
     };
     let url = EngineUrl::parse(&url).map_err(|error| invalid(error.to_string()))?;
     let added = admin.roster.add(role, &url);
-    let engine = added.map_err(|refused| refuse(&Fault::WorkerRefused(refused.to_string())))?;
+    let engine = added.map_err(|refused| Fault::WorkerRefused(refused.to_string()))?;
     let mut document = worker(&engine);
     if let Some(members) = document.as_object_mut() {
         members.insert("status".to_owned(), "added".into());
@@ -172,9 +184,9 @@ fn let_go(admin: &Admin, url: &str) -> Answer {
     Ok(ok(&document))
 }
 
-fn find(admin: &Admin, url: &str) -> Result<Arc<Engine>, Response> {
+fn find(admin: &Admin, url: &str) -> Result<Arc<Engine>, Fault> {
     let engine = EngineUrl::parse(url).ok().and_then(|url| admin.fleet.find(url.as_str()));
-    engine.ok_or_else(|| refuse(&Fault::UnknownWorker))
+    engine.ok_or_else(|| Fault::UnknownWorker)
 }
 
 /// The requests of an engine, and those promised to it.
