@@ -19,6 +19,7 @@ use crate::ids::Role;
 use crate::observe::Observe;
 use crate::plan::Planner;
 use crate::respond::{self, json_response};
+use crate::ui;
 
 /// What these paths read.
 #[derive(Debug)]
@@ -47,9 +48,10 @@ pub fn router(admin: &Arc<Admin>) -> Router {
         .merge(metrics_router(admin))
 }
 
-/// `/metrics` alone, for the Prometheus port.
+/// What only reads, for the Prometheus port: `/metrics` and the page.
 pub fn metrics_router(admin: &Arc<Admin>) -> Router {
-    Router::new().route("/metrics", only("GET, HEAD", get(metrics))).with_state(Arc::clone(admin))
+    let metrics = Router::new().route("/metrics", only("GET, HEAD", get(metrics)));
+    metrics.with_state(Arc::clone(admin)).merge(ui::router(admin))
 }
 
 /// Lets the policies forget a session; done for a session that nobody knows, too.

@@ -21,6 +21,7 @@ use crate::fleet::{self, Fleet, Snapshot};
 use crate::ids::Role;
 use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
+use crate::observe::history::LOOK_INTERVAL;
 use crate::observe::otlp::{Tracing, TracingError};
 use crate::observe::{Observe, peer};
 use crate::plan::Planner;
@@ -129,6 +130,7 @@ impl Router {
         )));
         let planner = Arc::new(Planner::new(&config.plan));
         crate::task::background(tidy(Arc::clone(&planner)));
+        crate::task::background(watch(Arc::clone(&observe)));
         report(&observe, &fleet, &config);
         let admin = Arc::new(Admin {
             draining: CancellationToken::new(),
@@ -305,6 +307,14 @@ async fn tidy(planner: Arc<Planner>) {
     loop {
         tokio::time::sleep(TIDY_INTERVAL).await;
         planner.tidy();
+    }
+}
+
+/// Keeps the last minutes for who watches, off the request path.
+async fn watch(observe: Arc<Observe>) {
+    loop {
+        observe.look();
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

@@ -19,11 +19,13 @@ use crate::dispatch::{self, Context, Failed};
 use crate::failure::Fault;
 use crate::ids::RequestId;
 use crate::leg::head::X_REQUEST_ID;
-use crate::observe::record::{Outcome, Record};
+use crate::observe::failures::Cause;
+use crate::observe::record::Record;
 use crate::observe::{Observe, UNKNOWN};
 use crate::relay::body::Relay;
 use crate::request::view::Route;
 use crate::respond;
+use crate::ui;
 
 /// The paths that one engine serves by itself, from vLLM's own list of routes; GET and then POST.
 const ONE_HOP_GET: [&str; 4] = ["/v1/models", "/v1/models/{id}", "/load", "/version"];
@@ -52,7 +54,8 @@ const ONE_HOP_POST: [&str; 19] = [
 /// Whether a path is served already, by one engine or by the router itself.
 #[must_use]
 pub fn is_taken(path: &str) -> bool {
-    ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path) || admin::PATHS.contains(&path)
+    let engines = ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path);
+    engines || admin::PATHS.contains(&path) || ui::PATHS.contains(&path)
 }
 
 /// What the handlers work with.
@@ -113,12 +116,12 @@ async fn unknown_path() -> Response {
 }
 
 /// The mark of an answer to what no handler takes, to be counted by the layer around them all.
-#[derive(Clone, Copy, Debug)]
-struct NotServed(Outcome);
+#[derive(Clone, Debug)]
+struct NotServed(Cause);
 
 fn not_served(fault: &Fault) -> Response {
-    let (mut response, outcome) = respond::fault(fault);
-    response.extensions_mut().insert(NotServed(outcome));
+    let (mut response, cause) = respond::fault(fault);
+    response.extensions_mut().insert(NotServed(cause));
     response
 }
 
@@ -126,9 +129,9 @@ fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
     match result {
         Ok(response) => response.map(Body::new).into_response(),
         Err(Failed { fault, mut record }) => {
-            let (response, outcome) = respond::fault(&fault);
+            let (response, cause) = respond::fault(&fault);
             record.answered(response.status().as_u16());
-            record.end(outcome);
+            record.end_for(cause);
             response
         }
     }
@@ -175,10 +178,10 @@ where
         let observe = Arc::clone(&self.observe);
         Box::pin(async move {
             let mut response = answer.await?;
-            if let Some(NotServed(outcome)) = response.extensions().get() {
+            if let Some(NotServed(cause)) = response.extensions_mut().remove() {
                 let mut record = Record::open(&observe, UNKNOWN, &id, None);
                 record.answered(response.status().as_u16());
-                record.end(*outcome);
+                record.end_for(cause);
             }
             response.headers_mut().insert(X_REQUEST_ID, id.as_header().clone());
             Ok(response)

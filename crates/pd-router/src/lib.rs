@@ -26,3 +26,4 @@ pub mod respond;
 pub mod retry;
 pub mod sse;
 pub mod task;
+pub mod ui;
