@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// Between two looks at a socket with bytes that nobody reads yet.
@@ -30,11 +30,20 @@ pub(super) async fn left(stream: &TcpStream) {
 
 impl AsyncRead for Shared {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let stream = &*self.0;
         loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(buf.initialize_unfilled()) {
-                Ok(read) => {
-                    buf.advance(read);
+            ready!(stream.poll_read_ready(cx))?;
+            let mut read = 0;
+            // `try_read_buf` takes memory as it is, where `try_read` would clear hyper's 8 KiB for each read. A
+            // read that leaves room has emptied the socket: saying so here, as tokio's own `poll_read` does,
+            // saves the system call that would only find it empty.
+            let emptied = stream.try_io(Interest::READABLE, || {
+                read = stream.try_read_buf(buf)?;
+                if read > 0 && buf.remaining() > 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            match emptied {
+                Ok(()) => return Poll::Ready(Ok(())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && read > 0 => {
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

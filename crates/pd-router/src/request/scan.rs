@@ -3,6 +3,8 @@
 //! Nothing is decoded or copied: a value stays the bytes that the client wrote. The grammar is RFC 8259,
 //! with a UTF-8 byte order mark allowed in front, as the engines' own parser does.
 
+mod integers;
+
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -10,6 +12,9 @@ use thiserror::Error;
 
 /// The deepest nesting that is accepted; serde_json's own default.
 pub const DEPTH_MAX: usize = 128;
+
+/// As many bytes of a string as are looked at one by one.
+const SHORT: usize = 24;
 
 /// Why a text is not a body that the router can read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -264,7 +269,14 @@ impl Scanner<'_> {
             self.leave();
             return Ok(());
         }
+        let mut integers = true;
         loop {
+            if integers {
+                self.at += integers::skip(self.text.get(self.at..).unwrap_or_default());
+                self.space();
+            }
+            // What ends a run of integers ends it for good, unless it is a zero.
+            integers = self.peek() == Some(b'0');
             self.value()?;
             self.space();
             match self.peek() {
@@ -336,8 +348,15 @@ impl Scanner<'_> {
             return Err(self.wrong(expected));
         }
         self.at += 1;
+        // Most keys and values are short: these bytes cost less one by one than the start of a wide search.
+        let near = self.text.get(self.at..).unwrap_or_default().iter().take(SHORT);
+        self.at += near.take_while(|byte| !matches!(byte, b'"' | b'\\' | ..0x20)).count();
         loop {
             let rest = self.text.get(self.at..).unwrap_or_default();
+            if rest.first() == Some(&b'"') {
+                self.at += 1;
+                return Ok(());
+            }
             let Some(plain) = memchr::memchr2(b'"', b'\\', rest) else {
                 self.at = self.text.len();
                 return Err(self.wrong("a closing double quote"));
@@ -348,11 +367,9 @@ impl Scanner<'_> {
                 return Err(self.wrong("no bare control character in a string"));
             }
             self.at += plain;
-            if self.peek() == Some(b'"') {
-                self.at += 1;
-                return Ok(());
+            if self.peek() == Some(b'\\') {
+                self.escape()?;
             }
-            self.escape()?;
         }
     }
 
@@ -378,11 +395,12 @@ impl Scanner<'_> {
 /// The caller's name for a key, quotes included; escapes in the key are decoded.
 fn known(key: &[u8], names: &[&'static str]) -> Option<&'static str> {
     let plain = key.get(1..key.len().saturating_sub(1)).unwrap_or_default();
-    if memchr::memchr(b'\\', plain).is_some() {
-        let decoded: String = serde_json::from_slice(key).ok()?;
-        return names.iter().copied().find(|name| *name == decoded);
+    let named = names.iter().copied().find(|name| name.as_bytes() == plain);
+    if named.is_some() || !plain.contains(&b'\\') {
+        return named;
     }
-    names.iter().copied().find(|name| name.as_bytes() == plain)
+    let decoded: String = serde_json::from_slice(key).ok()?;
+    names.iter().copied().find(|name| *name == decoded)
 }
 
 #[cfg(test)]
