@@ -130,7 +130,6 @@ impl Router {
         )));
         let planner = Arc::new(Planner::new(&config.plan));
         crate::task::background(tidy(Arc::clone(&planner)));
-        crate::task::background(watch(Arc::clone(&observe)));
         report(&observe, &fleet, &config);
         let admin = Arc::new(Admin {
             draining: CancellationToken::new(),
@@ -291,10 +290,11 @@ fn observe(config: &Config) -> Result<Arc<Observe>, StartError> {
     Ok(observe)
 }
 
-/// What the metrics show of the moment in which they are asked for.
-fn report(observe: &Observe, fleet: &Arc<Fleet>, config: &Config) {
+/// What the metrics show of the moment in which they are asked for, and of the last minutes.
+fn report(observe: &Arc<Observe>, fleet: &Arc<Fleet>, config: &Config) {
     let (fleet, queue, budget) =
         (Arc::clone(fleet), Arc::clone(&config.queue), Arc::clone(&config.admit.budget));
+    crate::task::background(watch(Arc::clone(observe)));
     observe.on_scrape(move |observe| {
         observe.queue_depth.set(i64::try_from(queue.waiting()).unwrap_or(i64::MAX));
         observe.buffered_bytes.set(i64::try_from(budget.used()).unwrap_or(i64::MAX));

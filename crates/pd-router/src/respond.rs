@@ -163,10 +163,9 @@ fn leg(failure: &Failure) -> Verdict {
             StatusCode::SERVICE_UNAVAILABLE,
             format!("{engine} could not be connected to in time (--connect-timeout-secs); try again"),
         ),
-        FailureKind::MissingHandoff => (
-            StatusCode::BAD_GATEWAY,
-            format!("{engine} gave no handoff that decode could use"),
-        ),
+        FailureKind::MissingHandoff => {
+            (StatusCode::BAD_GATEWAY, format!("{engine} gave no handoff that decode could use"))
+        }
         FailureKind::Reset { .. } => {
             (StatusCode::BAD_GATEWAY, format!("{engine} closed the connection before its answer"))
         }

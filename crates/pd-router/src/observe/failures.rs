@@ -167,7 +167,6 @@ pub struct Failures {
     blamed: [IntCounter; Blame::ALL.len()],
 }
 
-
 impl Failures {
     /// None so far.
     ///

@@ -67,7 +67,10 @@ impl Seen {
         let metric = self.histogram.metric();
         let histogram = metric.get_histogram();
         let buckets = histogram.get_bucket().iter().take(self.bounds.len());
-        buckets.map(prometheus::proto::Bucket::cumulative_count).chain([histogram.get_sample_count()]).collect()
+        buckets
+            .map(prometheus::proto::Bucket::cumulative_count)
+            .chain([histogram.get_sample_count()])
+            .collect()
     }
 
     /// What came since the last look.
@@ -96,8 +99,7 @@ mod tests {
     const BOUNDS: &[f64] = &[1.0, 2.0, 4.0];
 
     fn seen() -> (Histogram, Seen) {
-        let histogram =
-            Histogram::with_opts(HistogramOpts::new("a", "b").buckets(BOUNDS.to_vec())).unwrap();
+        let histogram = Histogram::with_opts(HistogramOpts::new("a", "b").buckets(BOUNDS.to_vec())).unwrap();
         histogram.observe(1.5);
         let seen = Seen::new(&histogram, BOUNDS);
         (histogram, seen)
