@@ -1,17 +1,25 @@
 //! The router's own paths: is it alive, can it serve, what does it count.
 
+pub mod control;
+pub mod fan_out;
+pub mod guard;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::StatusCode;
+use control::{CONTROLS, Control};
+use fan_out::FanOut;
+use guard::AdminKey;
 use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::admit;
 use crate::edge::only;
 use crate::failure::Fault;
 use crate::fleet::Fleet;
@@ -32,10 +40,22 @@ pub struct Admin {
     pub planner: Arc<Planner>,
     /// The metric families.
     pub observe: Arc<Observe>,
+    /// What changes to the fleet need.
+    pub key: Option<AdminKey>,
+    /// The limits on bodies.
+    pub admit: admit::Settings,
+    /// How engines are told something.
+    pub fan_out: FanOut,
 }
 
-/// The router's own paths.
-pub const PATHS: [&str; 5] = ["/liveness", "/health", "/readiness", "/metrics", "/finish_session"];
+/// The router's own paths, but for those that go to every engine.
+const PATHS: [&str; 5] = ["/liveness", "/health", "/readiness", "/metrics", "/finish_session"];
+
+/// Whether a path is the router's own.
+#[must_use]
+pub fn is_own(path: &str) -> bool {
+    PATHS.contains(&path) || ui::PATHS.contains(&path) || CONTROLS.iter().any(|control| control.path == path)
+}
 
 /// The router's own paths, served.
 pub fn router(admin: &Arc<Admin>) -> Router {
@@ -46,6 +66,32 @@ pub fn router(admin: &Arc<Admin>) -> Router {
         .route("/finish_session", only("POST", post(finish_session)))
         .with_state(Arc::clone(admin))
         .merge(metrics_router(admin))
+        .merge(control_router(admin))
+}
+
+/// What changes the fleet or its engines, behind the guard.
+fn control_router(admin: &Arc<Admin>) -> Router {
+    let mut router = Router::new();
+    for control in &CONTROLS {
+        let handler = move |State(admin): State<Arc<Admin>>, request: Request| tell(admin, control, request);
+        let method = if control.method == Method::GET { get(handler) } else { post(handler) };
+        let allow = if control.method == Method::GET { "GET, HEAD" } else { "POST" };
+        router = router.route(control.path, only(allow, method));
+    }
+    let guard = axum::middleware::from_fn_with_state(admin.key.clone(), guard::guard);
+    router.route_layer(guard).with_state(Arc::clone(admin))
+}
+
+/// Sends a call to the engines.
+async fn tell(admin: Arc<Admin>, control: &'static Control, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    match admit::receive(&admin.admit, &parts.headers, body).await {
+        Ok((body, _room)) => {
+            let query = parts.uri.query().unwrap_or_default();
+            admin.fan_out.clone().call(control, query, &parts.headers, body).await
+        }
+        Err(fault) => respond::fault(&fault).0,
+    }
 }
 
 /// What only reads, for the Prometheus port: `/metrics` and the page.

@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::fan_out::{self, FanOut};
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::dispatch::Context;
@@ -81,6 +82,9 @@ pub enum StartError {
     /// The probes' client cannot be built.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The client for calls to all engines cannot be built.
+    #[error("cannot build the client of calls to engines: {0}")]
+    Control(#[from] reqwest::Error),
     /// No spans can be sent.
     #[error(transparent)]
     Traces(#[from] TracingError),
@@ -131,12 +135,7 @@ impl Router {
         let planner = Arc::new(Planner::new(&config.plan));
         crate::task::background(tidy(Arc::clone(&planner)));
         report(&observe, &fleet, &config);
-        let admin = Arc::new(Admin {
-            draining: CancellationToken::new(),
-            fleet: Arc::clone(&fleet),
-            planner: Arc::clone(&planner),
-            observe: Arc::clone(&observe),
-        });
+        let admin = Arc::new(admin(&config, &fleet, &planner, &observe)?);
         let mut router = Self {
             address,
             admin: Arc::clone(&admin),
@@ -288,6 +287,27 @@ fn observe(config: &Config) -> Result<Arc<Observe>, StartError> {
         observe.trace(Tracing::start(traces, &config.leg.tls)?);
     }
     Ok(observe)
+}
+
+fn admin(
+    config: &Config,
+    fleet: &Arc<Fleet>,
+    planner: &Arc<Planner>,
+    observe: &Arc<Observe>,
+) -> Result<Admin, StartError> {
+    Ok(Admin {
+        draining: CancellationToken::new(),
+        fleet: Arc::clone(fleet),
+        planner: Arc::clone(planner),
+        observe: Arc::clone(observe),
+        key: config.admin_key.clone(),
+        admit: config.admit.clone(),
+        fan_out: FanOut {
+            fleet: Arc::clone(fleet),
+            client: fan_out::client(config.leg.connect_timeout, &config.leg.tls)?,
+            timeout: config.dispatch.request_timeout,
+        },
+    })
 }
 
 /// What the metrics show of the moment in which they are asked for, and of the last minutes.

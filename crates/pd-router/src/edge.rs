@@ -25,7 +25,6 @@ use crate::observe::{Observe, UNKNOWN};
 use crate::relay::body::Relay;
 use crate::request::view::Route;
 use crate::respond;
-use crate::ui;
 
 /// The paths that one engine serves by itself, from vLLM's own list of routes; GET and then POST.
 const ONE_HOP_GET: [&str; 4] = ["/v1/models", "/v1/models/{id}", "/load", "/version"];
@@ -54,8 +53,7 @@ const ONE_HOP_POST: [&str; 19] = [
 /// Whether a path is served already, by one engine or by the router itself.
 #[must_use]
 pub fn is_taken(path: &str) -> bool {
-    let engines = ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path);
-    engines || admin::PATHS.contains(&path) || ui::PATHS.contains(&path)
+    ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path) || admin::is_own(path)
 }
 
 /// What the handlers work with.

@@ -37,10 +37,21 @@ pub enum Fault {
     ConnectionsFull,
     /// The router is about to end.
     Draining,
+    /// The admin key is set and was not given.
+    WrongAdminKey,
+    /// No admin key is set and the request is not from this machine.
+    NotLocal,
     /// A query parameter that is needed is not there.
     Query {
         /// Its name.
         name: &'static str,
+    },
+    /// A query parameter has a value that it does not take.
+    QueryValue {
+        /// Its name.
+        name: &'static str,
+        /// What it takes.
+        values: &'static str,
     },
     /// No such path.
     UnknownPath,
@@ -51,6 +62,8 @@ pub enum Fault {
     },
     /// The pool of this role has no engine that can serve.
     NoEngine(Role),
+    /// Every engine of this role that is up is paused or asleep.
+    Resting(Role),
     /// A leg failed.
     Leg(Failure),
 }

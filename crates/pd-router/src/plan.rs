@@ -223,17 +223,17 @@ impl Planner {
         }
     }
 
-    /// Chooses for a path that any engine serves, whatever its role.
+    /// Chooses for a path that any engine serves, whatever its role; an engine that rests only where `resting`.
     #[must_use]
-    pub fn any(&self, fleet: &Fleet) -> Candidates {
+    pub fn any(&self, fleet: &Fleet, resting: bool) -> Candidates {
         let snapshot = fleet.snapshot();
-        let mut both = serving(snapshot.candidates(Role::Decode));
-        both.extend(serving(snapshot.candidates(Role::Prefill)));
+        let mut both = serving(snapshot.candidates(Role::Decode), resting);
+        both.extend(serving(snapshot.candidates(Role::Prefill), resting));
         ranked(&self.any, &Ask::default(), &both)
     }
 
     fn rank(&self, ask: &Ask, snapshot: &Snapshot, role: Role, tried: &[u64]) -> Result<Candidates, Role> {
-        let pool = serving(snapshot.candidates(role));
+        let pool = serving(snapshot.candidates(role), false);
         if pool.is_empty() {
             return Err(role);
         }
@@ -260,13 +260,14 @@ fn ranked(policy: &dyn Policy, ask: &Ask, pool: &[&Candidate]) -> Candidates {
         .collect()
 }
 
-/// The candidates whose engine is up, has room and has no open breaker; where every breaker is open, all of
+/// The candidates whose engine is up, awake, has room and has no open breaker; where every breaker is open, all of
 /// them. Where none is up, those that are only slow to answer probes.
-fn serving(all: &[Candidate]) -> Pool<'_> {
+fn serving(all: &[Candidate], resting: bool) -> Pool<'_> {
     let now = Instant::now();
-    let mut up: Pool<'_> = all.iter().filter(|one| one.engine().up() && one.engine().has_room()).collect();
+    let ready = |one: &&Candidate| one.engine().has_room() && (resting || !one.engine().resting().rests());
+    let mut up: Pool<'_> = all.iter().filter(|one| one.engine().up() && ready(one)).collect();
     if up.is_empty() && !all.iter().any(|one| one.engine().up()) {
-        up = all.iter().filter(|one| one.engine().slow() && one.engine().has_room()).collect();
+        up = all.iter().filter(|one| one.engine().slow() && ready(one)).collect();
     }
     let open = |one: &&Candidate| one.engine().breaker().state(now) == State::Open;
     if up.iter().any(open) && !up.iter().all(open) {

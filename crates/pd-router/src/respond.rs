@@ -78,14 +78,16 @@ fn judge(fault: &Fault) -> Verdict {
             "as many connections are open as this router's descriptor limit allows (ulimit -n); try again",
         ),
         Fault::Draining => overload("draining", "this router is about to end; send the request to another"),
-        Fault::Query { name } => Verdict {
-            param: Some(*name),
-            ..client(
-                StatusCode::BAD_REQUEST,
-                "query_parameter_missing",
-                format!("give the query parameter `{name}`: ?{name}=VALUE"),
-            )
-        },
+        Fault::WrongAdminKey => wrong_admin_key(),
+        Fault::NotLocal => not_local(),
+        Fault::Query { name } => query(
+            name,
+            "query_parameter_missing",
+            format!("give the query parameter `{name}`: ?{name}=VALUE"),
+        ),
+        Fault::QueryValue { name, values } => {
+            query(name, "query_parameter_invalid", format!("the query parameter `{name}` is {values}"))
+        }
         Fault::UnknownPath => {
             client(StatusCode::NOT_FOUND, "unknown_path", "this router serves no such path; see its README")
         }
@@ -98,6 +100,7 @@ fn judge(fault: &Fault) -> Verdict {
             )
         },
         Fault::NoEngine(role) => no_engine(*role),
+        Fault::Resting(role) => resting(*role),
         Fault::Leg(failure) => leg(failure),
     }
 }
@@ -134,6 +137,34 @@ fn overload(code: &str, message: impl Into<String>) -> Verdict {
         retry_after: true,
         ..client(StatusCode::SERVICE_UNAVAILABLE, code, message)
     }
+}
+
+fn wrong_admin_key() -> Verdict {
+    client(
+        StatusCode::UNAUTHORIZED,
+        "admin_key",
+        "this path needs the admin key (--admin-api-key): send Authorization: Bearer KEY, or X-Admin-Key: KEY",
+    )
+}
+
+fn not_local() -> Verdict {
+    client(
+        StatusCode::FORBIDDEN,
+        "not_local",
+        "without an admin key this path answers on loopback only, to requests that nobody passed on: start the \
+         router with --admin-api-key KEY and send Authorization: Bearer KEY",
+    )
+}
+
+fn query(name: &'static str, code: &str, message: String) -> Verdict {
+    Verdict { param: Some(name), ..client(StatusCode::BAD_REQUEST, code, message) }
+}
+
+fn resting(role: Role) -> Verdict {
+    overload(
+        "engines_paused",
+        format!("every {role} engine is paused or asleep; try again when it is resumed or woken"),
+    )
 }
 
 fn no_engine(role: Role) -> Verdict {
@@ -247,9 +278,12 @@ mod tests {
             Fault::BodyCompressed,
             Fault::BodySlow { seconds: 3 },
             Fault::BuffersFull,
+            Fault::WrongAdminKey,
+            Fault::NotLocal,
             Fault::UnknownPath,
             Fault::WrongMethod { allow: "POST" },
             Fault::NoEngine(Role::Prefill),
+            Fault::Resting(Role::Decode),
             failure(Leg::Prefill, FailureKind::Connect("to 10.0.0.1:80".into())),
             failure(Leg::Decode, FailureKind::ConnectSlow),
             failure(Leg::Decode, FailureKind::Reset { reused: true }),

@@ -112,7 +112,15 @@ impl Work {
         // Decode is chosen first: with no decode engine up prefill is not asked.
         let whole = self.view.whole(self.route.api);
         let plan = || context.planner.plan(&self.ask, whole, &context.fleet, &self.tried);
-        let plan = self.phases.planned(plan).map_err(Fault::NoEngine)?;
+        let plan = loop {
+            match self.phases.planned(plan) {
+                Ok(plan) => break plan,
+                Err(role) => {
+                    let awake = tokio::time::timeout_at(self.deadline, context.awake(role));
+                    awake.await.unwrap_or(Err(Fault::Resting(role)))?;
+                }
+            }
+        };
         // Counted from now on, so that the requests that prefill works on do not all choose alike.
         let _promised = plan.decode.first().map(|one| {
             context.planner.promised(&self.ask, one);
@@ -139,7 +147,7 @@ impl Work {
         let context = Arc::clone(&self.context);
         let body = handoff::prefill_body(self.route.api, &self.view);
         let mut failed = Failure::unreachable(Leg::Prefill);
-        for (candidate, force) in in_turn(candidates) {
+        for (candidate, force) in in_turn(candidates, false) {
             let engine = candidate.engine();
             let tokens = context.planner.tokens(&self.ask, candidate);
             let Some(in_flight) = candidate.begin(tokens, force) else { continue };
@@ -187,7 +195,7 @@ impl Work {
         let body = handoff::decode_body(self.route.api, &self.view, pinned.as_ref().map(Pinned::handoff));
         let unpinned = Sent::default();
         let mut failed = Failure::unreachable(Leg::Decode);
-        for (candidate, force) in in_turn(candidates) {
+        for (candidate, force) in in_turn(candidates, false) {
             let engine = candidate.engine();
             if pinned.as_ref().is_some_and(|pinned| pinned.too_old(context.settings.handoff_age_max)) {
                 // Its lease could end under decode's hands; prefill again instead.
@@ -318,7 +326,14 @@ pub(super) async fn one_leg(
     let body = Chain::from_iter([body]);
     let sent = Sent::default();
     let mut failed = Failure::unreachable(Leg::OneHop);
-    for (candidate, force) in in_turn(&context.planner.any(&context.fleet)) {
+    // What only reads is answered while the fleet rests, too.
+    let reads = *head.method() != Method::POST;
+    let mut candidates = context.planner.any(&context.fleet, reads);
+    if candidates.is_empty() && context.fleet.snapshot().rests(Role::Decode) {
+        context.awake(Role::Decode).await?;
+        candidates = context.planner.any(&context.fleet, reads);
+    }
+    for (candidate, force) in in_turn(&candidates, reads) {
         let engine = candidate.engine();
         let Some(in_flight) = candidate.begin(0, force) else { continue };
         let limit = context.settings.request_timeout;
@@ -343,10 +358,11 @@ const fn role_of(leg: Leg) -> Role {
 }
 
 /// Each candidate, and then, if every breaker said no, the first by force: one is tried rather than failing
-/// all.
-fn in_turn(candidates: &Candidates) -> impl Iterator<Item = (&Candidate, bool)> {
+/// all. One that went to rest since it was chosen is left out, unless `resting`.
+fn in_turn(candidates: &Candidates, resting: bool) -> impl Iterator<Item = (&Candidate, bool)> {
     let polite = candidates.iter().map(|one| (one, false));
-    polite.chain(candidates.first().map(|one| (one, true)))
+    let forced = candidates.first().map(|one| (one, true));
+    polite.chain(forced).filter(move |(one, _)| resting || !one.engine().resting().rests())
 }
 
 /// The way past the breaker of a pair; `None` while that is open.

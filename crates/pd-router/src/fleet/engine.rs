@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::breaker::{self, Breaker, Ticket, Verdict};
 use super::candidate::{Candidate, Load, Rank};
 use super::health::{self, Health};
+use super::rest::{Rest, Resting};
 use super::url::EngineUrl;
 use crate::ids::Role;
 use crate::observe::engine::EngineMetrics;
@@ -44,6 +45,7 @@ pub struct Engine {
     health: Mutex<Health>,
     up: AtomicBool,
     slow: AtomicBool,
+    resting: Resting,
     epoch: AtomicU64,
     known_ids: Mutex<Vec<Bytes>>,
     version: ArcSwapOption<String>,
@@ -72,6 +74,7 @@ impl Engine {
             health: Mutex::default(),
             up: AtomicBool::new(false),
             slow: AtomicBool::new(false),
+            resting: Resting::default(),
             epoch: AtomicU64::new(0),
             known_ids: Mutex::default(),
             version: ArcSwapOption::empty(),
@@ -121,6 +124,12 @@ impl Engine {
     #[must_use]
     pub fn slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is paused or asleep.
+    #[must_use]
+    pub const fn resting(&self) -> &Resting {
+        &self.resting
     }
 
     /// What is known of it.
@@ -287,6 +296,7 @@ impl Engine {
     fn new_life(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.breaker.reset();
+        self.resting.tell(|rest| *rest = Rest::default());
         self.pairs.store(Arc::default());
     }
 

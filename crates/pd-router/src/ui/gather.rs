@@ -122,7 +122,11 @@ fn pool(role: Role, fleet: &Snapshot, history: &History) -> Pool {
 
 fn engine(known: &Known) -> Engine {
     let now = Instant::now();
-    let state = if known.slow() && !known.up() { "slow" } else { known.health().as_str() };
+    let state = match (known.up(), known.slow(), known.resting().rests()) {
+        (true, _, true) => known.resting().now().as_str(),
+        (false, true, _) => "slow",
+        (true, _, false) | (false, false, _) => known.health().as_str(),
+    };
     Engine {
         url: known.url().as_str().to_owned(),
         state: state.to_owned(),

@@ -140,7 +140,8 @@ pub struct Pool {
 pub struct Engine {
     /// Its URL.
     pub url: String,
-    /// `up`, `down`, `unknown`, or `slow`: down, but only because it answers probes slowly.
+    /// `up`, `paused` or `asleep` by a call to it, `down`, `unknown`, or `slow`: down, but only because it
+    /// answers probes slowly.
     pub state: String,
     /// `closed`, `open` or `half_open`.
     pub breaker: String,
