@@ -15,7 +15,7 @@ const LAYERS: [&[&str]; 9] = [
     &["plan"],
     &["leg", "relay"],
     &["retry", "release", "dispatch", "probe", "roster"],
-    &["listen", "respond", "admin", "edge"],
+    &["listen", "respond", "admin", "edge", "ui"],
     &["config", "cli", "logs", "app", "demo", "main", "lib"],
 ];
 

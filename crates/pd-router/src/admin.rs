@@ -29,6 +29,7 @@ use crate::observe::Observe;
 use crate::plan::Planner;
 use crate::respond::{self, json_response};
 use crate::roster::Roster;
+use crate::ui;
 
 /// What these paths read.
 #[derive(Debug)]
@@ -74,6 +75,7 @@ const PATHS: [&str; 11] = [
 #[must_use]
 pub fn is_own(path: &str) -> bool {
     PATHS.contains(&path)
+        || ui::PATHS.contains(&path)
         || path.starts_with("/workers/")
         || CONTROLS.iter().any(|control| control.path == path)
 }
@@ -126,9 +128,10 @@ async fn tell(admin: Arc<Admin>, control: &'static Control, request: Request) ->
     }
 }
 
-/// `/metrics` alone, for the Prometheus port.
+/// What only reads, for the Prometheus port: `/metrics` and the page.
 pub fn metrics_router(admin: &Arc<Admin>) -> Router {
-    Router::new().route("/metrics", only("GET, HEAD", get(metrics))).with_state(Arc::clone(admin))
+    let metrics = Router::new().route("/metrics", only("GET, HEAD", get(metrics)));
+    metrics.with_state(Arc::clone(admin)).merge(ui::router(admin))
 }
 
 /// Lets the policies forget a session; done for a session that nobody knows, too.

@@ -21,6 +21,7 @@ use crate::fleet::{self, Fleet, Snapshot};
 use crate::ids::Role;
 use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
+use crate::observe::history::LOOK_INTERVAL;
 use crate::observe::otlp::{Tracing, TracingError};
 use crate::observe::{Observe, peer};
 use crate::plan::Planner;
@@ -327,10 +328,11 @@ fn admin(
     })
 }
 
-/// What the metrics show of the moment in which they are asked for.
-fn report(observe: &Observe, fleet: &Arc<Fleet>, config: &Config) {
+/// What the metrics show of the moment in which they are asked for, and of the last minutes.
+fn report(observe: &Arc<Observe>, fleet: &Arc<Fleet>, config: &Config) {
     let (fleet, queue, budget) =
         (Arc::clone(fleet), Arc::clone(&config.queue), Arc::clone(&config.admit.budget));
+    crate::task::background(watch(Arc::clone(observe)));
     observe.on_scrape(move |observe| {
         observe.queue_depth.set(i64::try_from(queue.waiting()).unwrap_or(i64::MAX));
         observe.buffered_bytes.set(i64::try_from(budget.used()).unwrap_or(i64::MAX));
@@ -343,6 +345,14 @@ async fn tidy(planner: Arc<Planner>) {
     loop {
         tokio::time::sleep(TIDY_INTERVAL).await;
         planner.tidy();
+    }
+}
+
+/// Keeps the last minutes for who watches, off the request path.
+async fn watch(observe: Arc<Observe>) {
+    loop {
+        observe.look();
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

@@ -19,7 +19,8 @@ use crate::dispatch::{self, Context, Failed};
 use crate::failure::Fault;
 use crate::ids::RequestId;
 use crate::leg::head::X_REQUEST_ID;
-use crate::observe::record::{Outcome, Record};
+use crate::observe::failures::Cause;
+use crate::observe::record::Record;
 use crate::observe::{Observe, UNKNOWN};
 use crate::relay::body::Relay;
 use crate::request::view::Route;
@@ -113,12 +114,12 @@ async fn unknown_path() -> Response {
 }
 
 /// The mark of an answer to what no handler takes, to be counted by the layer around them all.
-#[derive(Clone, Copy, Debug)]
-struct NotServed(Outcome);
+#[derive(Clone, Debug)]
+struct NotServed(Cause);
 
 fn not_served(fault: &Fault) -> Response {
-    let (mut response, outcome) = respond::fault(fault);
-    response.extensions_mut().insert(NotServed(outcome));
+    let (mut response, cause) = respond::fault(fault);
+    response.extensions_mut().insert(NotServed(cause));
     response
 }
 
@@ -126,9 +127,9 @@ fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
     match result {
         Ok(response) => response.map(Body::new).into_response(),
         Err(Failed { fault, mut record }) => {
-            let (response, outcome) = respond::fault(&fault);
+            let (response, cause) = respond::fault(&fault);
             record.answered(response.status().as_u16());
-            record.end(outcome);
+            record.end_for(cause);
             response
         }
     }
@@ -175,10 +176,10 @@ where
         let observe = Arc::clone(&self.observe);
         Box::pin(async move {
             let mut response = answer.await?;
-            if let Some(NotServed(outcome)) = response.extensions().get() {
+            if let Some(NotServed(cause)) = response.extensions_mut().remove() {
                 let mut record = Record::open(&observe, UNKNOWN, &id, None);
                 record.answered(response.status().as_u16());
-                record.end(*outcome);
+                record.end_for(cause);
             }
             response.headers_mut().insert(X_REQUEST_ID, id.as_header().clone());
             Ok(response)

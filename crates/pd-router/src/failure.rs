@@ -118,6 +118,55 @@ impl FailureKind {
     }
 }
 
+impl FailureKind {
+    /// The word in answers' codes.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "unreachable",
+            Self::ConnectSlow => "connect_timeout",
+            Self::MissingHandoff => "missing_handoff",
+            Self::Reset { .. } => "reset",
+            Self::Cut => "cut",
+            Self::Slow { .. } => "timeout",
+            Self::BadAnswer(_) => "bad_answer",
+            Self::TransferMode(_) => "transfer_mode",
+        }
+    }
+
+    /// What an operator can be told beyond the word.
+    #[must_use]
+    pub fn detail(&self) -> Option<String> {
+        match self {
+            Self::Connect(why) => Some(why.to_string()),
+            Self::Reset { reused: true } => Some("on an idle connection".to_owned()),
+            Self::Slow { seconds } => Some(format!("no answer within {seconds} s")),
+            Self::BadAnswer(why) => Some((*why).to_owned()),
+            // The engine's own word.
+            Self::TransferMode(mode) => Some(mode.chars().take(64).collect()),
+            Self::ConnectSlow | Self::Reset { reused: false } | Self::Cut | Self::MissingHandoff => None,
+        }
+    }
+}
+
+impl Failure {
+    /// The `code` of the answer to a request that it ends.
+    #[must_use]
+    pub fn code(&self) -> String {
+        format!("{}_{}", code_word(self.leg), self.kind.as_str())
+    }
+}
+
+/// How a leg is called in answers' codes.
+#[must_use]
+pub const fn code_word(leg: Leg) -> &'static str {
+    match leg {
+        Leg::Prefill => "prefill",
+        Leg::Decode => "decode",
+        Leg::OneHop => "engine",
+    }
+}
+
 impl Failure {
     /// A failure of this leg.
     #[must_use]

@@ -27,3 +27,4 @@ pub mod retry;
 pub mod roster;
 pub mod sse;
 pub mod task;
+pub mod ui;

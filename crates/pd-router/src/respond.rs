@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, FailureKind, Fault};
 use crate::ids::{Leg, Role};
+use crate::observe::failures::{Blame, Cause};
 use crate::observe::record::Outcome;
 use crate::request::scan::ScanError;
 
@@ -21,14 +22,20 @@ struct Verdict {
     outcome: Outcome,
     retry_after: bool,
     allow: Option<&'static str>,
+    leg: Option<Leg>,
 }
 
-/// The answer to a fault, and the outcome to count. The text names the leg and never an address.
+/// The answer to a fault, and the cause to count. The text names the leg and never an address.
 #[must_use]
-pub fn fault(fault: &Fault) -> (Response<Body>, Outcome) {
+pub fn fault(fault: &Fault) -> (Response<Body>, Cause) {
     let verdict = judge(fault);
-    let outcome = verdict.outcome;
-    (verdict.response(), outcome)
+    let blame = match (verdict.leg, verdict.outcome) {
+        (Some(_), _) => Blame::Engine,
+        (None, Outcome::Shed) => Blame::Router,
+        (None, _) => Blame::Client,
+    };
+    let cause = Cause { outcome: verdict.outcome, code: verdict.code.clone(), blame, leg: verdict.leg };
+    (verdict.response(), cause)
 }
 
 fn judge(fault: &Fault) -> Verdict {
@@ -122,6 +129,7 @@ fn client(status: StatusCode, code: &str, message: impl Into<String>) -> Verdict
         outcome: Outcome::RouterError,
         retry_after: false,
         allow: None,
+        leg: None,
     }
 }
 
@@ -174,6 +182,7 @@ fn no_engine(role: Role) -> Verdict {
     Verdict {
         kind: "engine_unavailable",
         retry_after: true,
+        leg: Some(if role == Role::Prefill { Leg::Prefill } else { Leg::Decode }),
         ..client(
             StatusCode::SERVICE_UNAVAILABLE,
             &format!("no_{role}_engine"),
@@ -183,43 +192,34 @@ fn no_engine(role: Role) -> Verdict {
 }
 
 fn leg(failure: &Failure) -> Verdict {
-    let leg = match failure.leg {
-        Leg::Prefill => "prefill",
-        Leg::Decode => "decode",
-        Leg::OneHop => "engine",
-    };
     let engine = match failure.leg {
         Leg::Prefill => "the prefill engine",
         Leg::Decode => "the decode engine",
         Leg::OneHop => "the engine",
     };
-    let (status, what, message) = match &failure.kind {
+    let (status, message) = match &failure.kind {
         FailureKind::Connect(_) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "unreachable", format!("{engine} cannot be reached; try again"))
+            (StatusCode::SERVICE_UNAVAILABLE, format!("{engine} cannot be reached; try again"))
         }
         FailureKind::ConnectSlow => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "connect_timeout",
             format!("{engine} could not be connected to in time (--connect-timeout-secs); try again"),
         ),
-        FailureKind::MissingHandoff => (
-            StatusCode::BAD_GATEWAY,
-            "missing_handoff",
-            format!("{engine} gave no handoff that decode could use"),
-        ),
-        FailureKind::Reset { .. } => {
-            (StatusCode::BAD_GATEWAY, "reset", format!("{engine} closed the connection before its answer"))
+        FailureKind::MissingHandoff => {
+            (StatusCode::BAD_GATEWAY, format!("{engine} gave no handoff that decode could use"))
         }
-        FailureKind::Cut => (StatusCode::BAD_GATEWAY, "cut", format!("{engine} broke its answer off")),
+        FailureKind::Reset { .. } => {
+            (StatusCode::BAD_GATEWAY, format!("{engine} closed the connection before its answer"))
+        }
+        FailureKind::Cut => (StatusCode::BAD_GATEWAY, format!("{engine} broke its answer off")),
         FailureKind::Slow { seconds } => {
-            (StatusCode::GATEWAY_TIMEOUT, "timeout", format!("{engine} gave no answer within {seconds} s"))
+            (StatusCode::GATEWAY_TIMEOUT, format!("{engine} gave no answer within {seconds} s"))
         }
         FailureKind::BadAnswer(why) => {
-            (StatusCode::BAD_GATEWAY, "bad_answer", format!("{engine} gave an answer that is {why}"))
+            (StatusCode::BAD_GATEWAY, format!("{engine} gave an answer that is {why}"))
         }
         FailureKind::TransferMode(mode) => (
             StatusCode::BAD_GATEWAY,
-            "transfer_mode",
             format!(
                 "{engine} hands over in the transfer mode \"{mode}\"; this router speaks \"pull\" only: set it \
                  in the engine's --kv-transfer-config"
@@ -230,7 +230,8 @@ fn leg(failure: &Failure) -> Verdict {
         kind: "engine_error",
         outcome: Outcome::EngineError,
         retry_after: status == StatusCode::SERVICE_UNAVAILABLE,
-        ..client(status, &format!("{leg}_{what}"), message)
+        leg: Some(failure.leg),
+        ..client(status, &failure.code(), message)
     }
 }
 
@@ -269,11 +270,11 @@ mod tests {
     use super::*;
 
     async fn text(fault_: Fault) -> String {
-        let (response, outcome) = fault(&fault_);
+        let (response, cause) = fault(&fault_);
         let status = response.status().as_u16();
         let retry = response.headers().contains_key(RETRY_AFTER);
         let body = response.into_body().collect().await.unwrap().to_bytes();
-        format!("{status} {} retry-after={retry} {}", outcome.as_str(), String::from_utf8_lossy(&body))
+        format!("{status} {} retry-after={retry} {}", cause.outcome.as_str(), String::from_utf8_lossy(&body))
     }
 
     #[tokio::test]

@@ -136,7 +136,7 @@ pub async fn add_by_query(State(admin): State<Arc<Admin>>, Query(new): Query<New
 
 /// Lets the engine go that the query names.
 pub async fn remove_by_query(State(admin): State<Arc<Admin>>, Query(named): Query<Named>) -> Answer {
-    let url = named.url.ok_or_else(|| Fault::Query { name: "url" })?;
+    let url = named.url.ok_or(Fault::Query { name: "url" })?;
     let_go(&admin, &url)
 }
 
@@ -186,7 +186,7 @@ fn let_go(admin: &Admin, url: &str) -> Answer {
 
 fn find(admin: &Admin, url: &str) -> Result<Arc<Engine>, Fault> {
     let engine = EngineUrl::parse(url).ok().and_then(|url| admin.fleet.find(url.as_str()));
-    engine.ok_or_else(|| Fault::UnknownWorker)
+    engine.ok_or(Fault::UnknownWorker)
 }
 
 /// The requests of an engine, and those promised to it.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{Context, MissingHandoff};
 use crate::admit::budget::Buffered;
-use crate::failure::{Failure, FailureKind, Fault};
+use crate::failure::{Failure, FailureKind, Fault, code_word};
 use crate::fleet::candidate::Candidate;
 use crate::fleet::engine::Engine;
 use crate::handoff;
@@ -164,7 +164,7 @@ impl Work {
                 }
                 Ok(Prefilled::Missing(reason)) => return self.without_handoff(reason).map(FirstLeg::Go),
                 Ok(Prefilled::Refused(answer)) => return Ok(FirstLeg::Answer(answer)),
-                Err(failure) => failed = not_reached(engine, failure)?,
+                Err(failure) => failed = not_reached(engine, failure, &self.phases)?,
             }
         }
         Err(Fault::Leg(failed))
@@ -223,7 +223,7 @@ impl Work {
                     answer.judge_status();
                     return self.begun(answer).await;
                 }
-                Err(failure) => failed = not_reached(engine, failure)?,
+                Err(failure) => failed = not_reached(engine, failure, &self.phases)?,
             }
         }
         Err(Fault::Leg(failed))
@@ -240,7 +240,9 @@ impl Work {
             };
             let verdict = crate::leg::verdict::of_failure(answer.in_flight.engine(), &kind);
             answer.settle(verdict);
-            return Err(Fault::Leg(Failure::new(Leg::Decode, kind)));
+            let failure = Failure::new(Leg::Decode, kind);
+            note(&failure, &self.phases);
+            return Err(Fault::Leg(failure));
         }
         Ok(answer)
     }
@@ -265,7 +267,11 @@ impl Work {
             return None;
         }
         let reason = match end {
-            Ok(answer) => retry::reason_of_status(answer.response.status()),
+            Ok(answer) => {
+                let (leg, status) = (answer.leg, answer.response.status());
+                self.phases.failed(leg, format!("{}_status", code_word(leg)), Some(status.to_string()));
+                retry::reason_of_status(status)
+            }
             Err(Fault::Leg(failure)) => retry::reason_of_failure(&failure.kind),
             Err(_) => RetryReason::NoEngine,
         };
@@ -300,6 +306,7 @@ impl Work {
 
 impl Again for Work {
     fn again(mut self: Box<Self>) -> Option<Retrying> {
+        self.phases.failed(Leg::Decode, "decode_first_event".to_owned(), None);
         let wait = self.lost(Loss::Failed, Role::Decode, RetryReason::FirstEvent)?;
         Some(Box::pin(async move {
             tokio::time::sleep(wait).await;
@@ -337,7 +344,7 @@ pub(super) async fn one_leg(
                 answer.judge_status();
                 return Ok(answer);
             }
-            Err(failure) => failed = not_reached(engine, failure)?,
+            Err(failure) => failed = not_reached(engine, failure, phases)?,
         }
     }
     Err(Fault::Leg(failed))
@@ -372,8 +379,13 @@ fn enter_pair(engine: &Engine, pinned: Option<&Pinned>, force: bool) -> Option<O
     Some(Some(Pair { prefill, breaker }))
 }
 
+fn note(failure: &Failure, phases: &Phases) {
+    phases.failed(failure.leg, failure.code(), failure.kind.detail());
+}
+
 /// Lets a failure pass after which the next engine may be tried at once; one after any byte was sent is not.
-fn not_reached(engine: &Engine, failure: Failure) -> Result<Failure, Fault> {
+fn not_reached(engine: &Engine, failure: Failure, phases: &Phases) -> Result<Failure, Fault> {
+    note(&failure, phases);
     let leg = failure.leg.as_str();
     tracing::warn!(leg, engine = %engine.url(), failure = ?failure.kind, "a leg failed");
     if failure.kind.nothing_sent() { Ok(failure) } else { Err(Fault::Leg(failure)) }
