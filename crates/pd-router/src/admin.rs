@@ -56,30 +56,6 @@ pub struct Admin {
     pub fan_out: FanOut,
 }
 
-/// The router's own paths, but for those that go to every engine.
-const PATHS: [&str; 11] = [
-    "/liveness",
-    "/health",
-    "/readiness",
-    "/metrics",
-    "/finish_session",
-    "/workers",
-    "/list_workers",
-    "/add_worker",
-    "/remove_worker",
-    "/get_loads",
-    "/get_server_info",
-];
-
-/// Whether a path is the router's own.
-#[must_use]
-pub fn is_own(path: &str) -> bool {
-    PATHS.contains(&path)
-        || ui::PATHS.contains(&path)
-        || path.starts_with("/workers/")
-        || CONTROLS.iter().any(|control| control.path == path)
-}
-
 /// The router's own paths, served.
 pub fn router(admin: &Arc<Admin>) -> Router {
     Router::new()

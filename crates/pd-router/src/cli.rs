@@ -323,8 +323,7 @@ fn pd_path(text: &str, routes: &[Arc<Route>]) -> Result<Arc<Route>, UsageError> 
             "the path must start with / and hold only letters, digits, and / - _ . ~".to_owned(),
         ));
     }
-    let taken = crate::edge::is_taken(path) || path.starts_with("/v1/models/");
-    if taken || routes.iter().any(|route| route.path == path) {
+    if crate::edge::is_taken(path) || routes.iter().any(|route| route.path == path) {
         return Err(wrong("this path is served already".to_owned()));
     }
     let api = Api::by_name(shape).ok_or_else(|| {

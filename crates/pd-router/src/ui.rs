@@ -36,9 +36,6 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// The paths of the page.
-pub const PATHS: [&str; 2] = ["/ui", "/ui/state"];
-
 /// The page and its state, served.
 pub fn router(admin: &Arc<Admin>) -> Router {
     Router::new()
