@@ -14,8 +14,8 @@ const LAYERS: [&[&str]; 9] = [
     &["handoff", "fleet", "admit"],
     &["plan"],
     &["leg", "relay"],
-    &["retry", "release", "dispatch", "probe"],
-    &["listen", "respond", "admin", "edge"],
+    &["retry", "release", "dispatch", "probe", "roster"],
+    &["listen", "respond", "admin", "edge", "ui"],
     &["config", "cli", "logs", "app", "demo", "main", "lib"],
 ];
 

@@ -1,17 +1,26 @@
 //! The router's own paths: is it alive, can it serve, what does it count.
 
+pub mod control;
+pub mod fan_out;
+pub mod guard;
+pub mod workers;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use http::StatusCode;
+use axum::routing::{delete, get, post};
+use control::{CONTROLS, Control};
+use fan_out::FanOut;
+use guard::AdminKey;
 use http::header::CONTENT_TYPE;
+use http::{Method, StatusCode};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::admit;
 use crate::edge::only;
 use crate::failure::Fault;
 use crate::fleet::Fleet;
@@ -19,6 +28,8 @@ use crate::ids::Role;
 use crate::observe::Observe;
 use crate::plan::Planner;
 use crate::respond::{self, json_response};
+use crate::roster::Roster;
+use crate::ui;
 
 /// What these paths read.
 #[derive(Debug)]
@@ -31,25 +42,72 @@ pub struct Admin {
     pub planner: Arc<Planner>,
     /// The metric families.
     pub observe: Arc<Observe>,
+    /// Who is in the fleet.
+    pub roster: Arc<Roster>,
+    /// The names of the policies of the prefill and the decode pool.
+    pub policies: [&'static str; 2],
+    /// Whether `/health` answers as vllm-router's does.
+    pub strict_health: bool,
+    /// What changes to the fleet need.
+    pub key: Option<AdminKey>,
+    /// The limits on bodies.
+    pub admit: admit::Settings,
+    /// How engines are told something.
+    pub fan_out: FanOut,
 }
-
-/// The router's own paths.
-pub const PATHS: [&str; 5] = ["/liveness", "/health", "/readiness", "/metrics", "/finish_session"];
 
 /// The router's own paths, served.
 pub fn router(admin: &Arc<Admin>) -> Router {
     Router::new()
         .route("/liveness", only("GET, HEAD", get(|| async { "OK" })))
-        .route("/health", only("GET, HEAD", get(readiness)))
+        .route("/health", only("GET, HEAD", get(health)))
         .route("/readiness", only("GET, HEAD", get(readiness)))
         .route("/finish_session", only("POST", post(finish_session)))
+        .route("/list_workers", only("GET, HEAD", get(workers::urls)))
+        .route("/get_loads", only("GET, HEAD", get(workers::loads)))
+        .route("/get_server_info", only("GET, HEAD", get(workers::server_info)))
         .with_state(Arc::clone(admin))
         .merge(metrics_router(admin))
+        .merge(control_router(admin))
 }
 
-/// `/metrics` alone, for the Prometheus port.
+/// What changes the fleet or its engines, behind the guard.
+fn control_router(admin: &Arc<Admin>) -> Router {
+    let mut router = Router::new();
+    for control in &CONTROLS {
+        let handler = move |State(admin): State<Arc<Admin>>, request: Request| tell(admin, control, request);
+        let method = if control.method == Method::GET { get(handler) } else { post(handler) };
+        let allow = if control.method == Method::GET { "GET, HEAD" } else { "POST" };
+        router = router.route(control.path, only(allow, method));
+    }
+    let guard = axum::middleware::from_fn_with_state(admin.key.clone(), guard::guard);
+    let fleet = post(workers::add).layer(guard.clone()).get(workers::list);
+    let engine = delete(workers::remove).post(workers::drain).layer(guard.clone()).get(workers::one);
+    router
+        .route("/add_worker", only("POST", post(workers::add_by_query)))
+        .route("/remove_worker", only("POST", post(workers::remove_by_query)))
+        .route_layer(guard)
+        .route("/workers", only("GET, HEAD, POST", fleet))
+        .route("/workers/{*url}", only("GET, HEAD, DELETE, POST", engine))
+        .with_state(Arc::clone(admin))
+}
+
+/// Sends a call to the engines.
+async fn tell(admin: Arc<Admin>, control: &'static Control, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    match admit::receive(&admin.admit, &parts.headers, body).await {
+        Ok((body, _room)) => {
+            let query = parts.uri.query().unwrap_or_default();
+            admin.fan_out.clone().call(control, query, &parts.headers, body).await
+        }
+        Err(fault) => respond::fault(&fault).0,
+    }
+}
+
+/// What only reads, for the Prometheus port: `/metrics` and the page.
 pub fn metrics_router(admin: &Arc<Admin>) -> Router {
-    Router::new().route("/metrics", only("GET, HEAD", get(metrics))).with_state(Arc::clone(admin))
+    let metrics = Router::new().route("/metrics", only("GET, HEAD", get(metrics)));
+    metrics.with_state(Arc::clone(admin)).merge(ui::router(admin))
 }
 
 /// Lets the policies forget a session; done for a session that nobody knows, too.
@@ -62,6 +120,28 @@ async fn finish_session(
     };
     admin.planner.finish(session);
     json_response(StatusCode::OK, &json!({"status": "ok", "session_id": session}))
+}
+
+/// As readiness or, with `--strict-health`, as vllm-router: only while every engine is up.
+async fn health(admin: State<Arc<Admin>>) -> Response {
+    if !admin.strict_health {
+        return readiness(admin).await;
+    }
+    let fleet = admin.fleet.snapshot();
+    let down: Vec<String> = fleet
+        .prefill
+        .iter()
+        .chain(&fleet.decode)
+        .filter(|engine| !engine.up())
+        .map(|engine| {
+            let role = if engine.role() == Role::Prefill { "Prefill" } else { "Decode" };
+            format!("{role}: {}", engine.url())
+        })
+        .collect();
+    if down.is_empty() && !admin.draining.is_cancelled() {
+        return "All servers healthy".into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, format!("Unhealthy servers: {down:?}")).into_response()
 }
 
 /// Ready while each pool has an engine that is up and the router does not end.

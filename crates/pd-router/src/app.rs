@@ -11,23 +11,25 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin::fan_out::{self, FanOut};
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::dispatch::Context;
 use crate::edge;
-use crate::fleet::engine::{self, Engine};
-use crate::fleet::url::EngineUrl;
+use crate::fleet::engine;
 use crate::fleet::{self, Fleet, Snapshot};
 use crate::ids::Role;
 use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
+use crate::observe::history::LOOK_INTERVAL;
 use crate::observe::otlp::{Tracing, TracingError};
 use crate::observe::{Observe, peer};
 use crate::plan::Planner;
-use crate::probe::{self, ProbeError};
+use crate::probe::{ProbeError, Prober};
 use crate::release::Releaser;
 use crate::request::api::APIS;
 use crate::retry;
+use crate::roster::{self, Refused, Roster};
 use crate::task::Tasks;
 
 /// How the router ends.
@@ -80,6 +82,12 @@ pub enum StartError {
     /// The probes' client cannot be built.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// The client for calls to all engines cannot be built.
+    #[error("cannot build the client of calls to engines: {0}")]
+    Control(#[from] reqwest::Error),
+    /// Too many engines.
+    #[error(transparent)]
+    Engines(#[from] Refused),
     /// No spans can be sent.
     #[error(transparent)]
     Traces(#[from] TracingError),
@@ -114,28 +122,12 @@ impl Router {
         config.listen.connections_max =
             config.listen.connections_max.min(connections_max(raise_descriptor_limit()));
         let observe = observe(&config)?;
-        let engines = |role: Role, urls: &[EngineUrl]| -> Vec<_> {
-            let handles = |url: &EngineUrl| observe.engines().engine(role, url.as_str());
-            let in_flight_max = match role {
-                Role::Prefill => config.prefill_per_engine_max,
-                Role::Decode => config.decode_per_engine_max,
-            };
-            let settings = engine::Settings { breaker: config.breaker, in_flight_max };
-            urls.iter().map(|url| Engine::new(role, url.clone(), handles(url), settings)).collect()
-        };
-        let fleet = Arc::new(Fleet::new(Snapshot::new(
-            engines(Role::Prefill, &config.prefill),
-            engines(Role::Decode, &config.decode),
-        )));
+        let fleet = Arc::new(Fleet::new(Snapshot::default()));
         let planner = Arc::new(Planner::new(&config.plan));
         crate::task::background(tidy(Arc::clone(&planner)));
         report(&observe, &fleet, &config);
-        let admin = Arc::new(Admin {
-            draining: CancellationToken::new(),
-            fleet: Arc::clone(&fleet),
-            planner: Arc::clone(&planner),
-            observe: Arc::clone(&observe),
-        });
+        let roster = roster(&config, &fleet, &planner, &observe)?;
+        let admin = Arc::new(admin(&config, &roster, &fleet, &planner, &observe)?);
         let mut router = Self {
             address,
             admin: Arc::clone(&admin),
@@ -151,7 +143,6 @@ impl Router {
         let missing = Arc::default();
         let control = LegClient::new(config.leg.clone());
         let releaser = Releaser::start(Arc::clone(&fleet), control, Arc::clone(&observe));
-        probe::start(&fleet, &config.probe, &config.leg.tls)?;
         let mut workers = Vec::new();
         for index in 0..config.threads.max(1) {
             let context = Context {
@@ -289,10 +280,59 @@ fn observe(config: &Config) -> Result<Arc<Observe>, StartError> {
     Ok(observe)
 }
 
-/// What the metrics show of the moment in which they are asked for.
-fn report(observe: &Observe, fleet: &Arc<Fleet>, config: &Config) {
+/// The fleet with the engines of the configuration.
+fn roster(
+    config: &Config,
+    fleet: &Arc<Fleet>,
+    planner: &Arc<Planner>,
+    observe: &Arc<Observe>,
+) -> Result<Arc<Roster>, StartError> {
+    let settings = |in_flight_max| engine::Settings { breaker: config.breaker, in_flight_max };
+    let settings = roster::Settings {
+        prefill: settings(config.prefill_per_engine_max),
+        decode: settings(config.decode_per_engine_max),
+    };
+    let prober = Prober::new(&config.probe, &config.leg.tls)?;
+    let roster = Roster::new(Arc::clone(fleet), Arc::clone(observe), Arc::clone(planner), prober, settings);
+    for url in &config.prefill {
+        roster.add(Role::Prefill, url)?;
+    }
+    for url in &config.decode {
+        roster.add(Role::Decode, url)?;
+    }
+    Ok(roster)
+}
+
+fn admin(
+    config: &Config,
+    roster: &Arc<Roster>,
+    fleet: &Arc<Fleet>,
+    planner: &Arc<Planner>,
+    observe: &Arc<Observe>,
+) -> Result<Admin, StartError> {
+    Ok(Admin {
+        draining: CancellationToken::new(),
+        fleet: Arc::clone(fleet),
+        planner: Arc::clone(planner),
+        observe: Arc::clone(observe),
+        roster: Arc::clone(roster),
+        policies: [config.plan.prefill.as_str(), config.plan.decode.as_str()],
+        strict_health: config.strict_health,
+        key: config.admin_key.clone(),
+        admit: config.admit.clone(),
+        fan_out: FanOut {
+            fleet: Arc::clone(fleet),
+            client: fan_out::client(config.leg.connect_timeout, &config.leg.tls)?,
+            timeout: config.dispatch.request_timeout,
+        },
+    })
+}
+
+/// What the metrics show of the moment in which they are asked for, and of the last minutes.
+fn report(observe: &Arc<Observe>, fleet: &Arc<Fleet>, config: &Config) {
     let (fleet, queue, budget) =
         (Arc::clone(fleet), Arc::clone(&config.queue), Arc::clone(&config.admit.budget));
+    crate::task::background(watch(Arc::clone(observe)));
     observe.on_scrape(move |observe| {
         observe.queue_depth.set(i64::try_from(queue.waiting()).unwrap_or(i64::MAX));
         observe.buffered_bytes.set(i64::try_from(budget.used()).unwrap_or(i64::MAX));
@@ -305,6 +345,14 @@ async fn tidy(planner: Arc<Planner>) {
     loop {
         tokio::time::sleep(TIDY_INTERVAL).await;
         planner.tidy();
+    }
+}
+
+/// Keeps the last minutes for who watches, off the request path.
+async fn watch(observe: Arc<Observe>) {
+    loop {
+        observe.look();
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! What may be typed, and what it means as a [`Config`].
 
 mod choose;
+mod control;
 pub mod observing;
 mod survive;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use choose::Choose;
 use clap::Parser;
+use control::Control;
 use observing::Observing;
 use survive::Survive;
 use thiserror::Error;
@@ -128,6 +130,10 @@ pub struct Args {
     #[command(flatten)]
     pub survive: Survive,
 
+    /// Who may change the fleet, and requests while engines rest
+    #[command(flatten)]
+    pub control: Control,
+
     /// Flags whose feature is still to come
     #[command(flatten)]
     pub later: Later,
@@ -245,6 +251,7 @@ impl Args {
         config.dispatch.request_timeout_for_streams = self.request_timeout_secs.is_some();
         self.choose.fill(&mut config)?;
         self.survive.fill(&mut config);
+        self.control.fill(&mut config);
         self.observing.fill(&mut config);
         Ok(config)
     }
@@ -316,8 +323,7 @@ fn pd_path(text: &str, routes: &[Arc<Route>]) -> Result<Arc<Route>, UsageError> 
             "the path must start with / and hold only letters, digits, and / - _ . ~".to_owned(),
         ));
     }
-    let taken = crate::edge::is_taken(path) || path.starts_with("/v1/models/");
-    if taken || routes.iter().any(|route| route.path == path) {
+    if crate::edge::is_taken(path) || routes.iter().any(|route| route.path == path) {
         return Err(wrong("this path is served already".to_owned()));
     }
     let api = Api::by_name(shape).ok_or_else(|| {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::admin::guard::AdminKey;
 use crate::admit::budget::Budget;
 use crate::admit::queue::Queue;
 use crate::dispatch::MissingHandoff;
@@ -20,6 +21,10 @@ pub struct Config {
     pub host: String,
     /// Where it listens; 0 for any free port.
     pub port: u16,
+    /// What changes to the fleet need.
+    pub admin_key: Option<AdminKey>,
+    /// Whether `/health` answers as vllm-router's does.
+    pub strict_health: bool,
     /// The prefill pool.
     pub prefill: Vec<EngineUrl>,
     /// The decode pool.
@@ -85,6 +90,8 @@ impl Config {
         Ok(Self {
             host: "127.0.0.1".to_owned(),
             port: 0,
+            admin_key: None,
+            strict_health: false,
             prefill,
             decode,
             routes: crate::request::api::APIS.iter().map(|api| Arc::new(Route::new(api, api.path))).collect(),
@@ -111,6 +118,7 @@ impl Config {
                 request_timeout_for_streams: false,
                 handoff_age_max: Duration::from_secs(20),
                 missing_handoff: MissingHandoff::DecodeOnly,
+                paused: dispatch::Paused::default(),
                 usage_from_prefill: false,
                 retry: retry::Settings::default(),
             },

@@ -18,7 +18,7 @@ use crate::admit::queue::Queue;
 use crate::admit::{self};
 use crate::failure::Fault;
 use crate::fleet::Fleet;
-use crate::ids::RequestId;
+use crate::ids::{RequestId, Role};
 use crate::leg::decode::Answer;
 use crate::leg::head::{Head, ROUTING};
 use crate::leg::pool::LegClient;
@@ -41,6 +41,16 @@ pub enum MissingHandoff {
     Error,
 }
 
+/// What to do with a request while every engine that could serve it is paused or asleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Paused {
+    /// It waits in the queue, within the queue's bounds.
+    #[default]
+    Wait,
+    /// It is refused at once.
+    Reject,
+}
+
 /// How long each part of a request may take, and what is done when it fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -58,6 +68,8 @@ pub struct Settings {
     pub handoff_age_max: Duration,
     /// What a good prefill answer without a handoff means.
     pub missing_handoff: MissingHandoff,
+    /// What is done while engines are paused or asleep.
+    pub paused: Paused,
     /// Whether an answer's `cached_tokens` are prefill's.
     pub usage_from_prefill: bool,
     /// The limits of retrying.
@@ -91,6 +103,24 @@ pub struct Context {
     pub missing: Arc<Seldom>,
     /// Deadlines and failures.
     pub settings: Settings,
+}
+
+impl Context {
+    /// Waits, as far as the settings and the queue allow, while the engines of a role rest.
+    async fn awake(&self, role: Role) -> Result<(), Fault> {
+        if !self.fleet.snapshot().rests(role) {
+            return Err(Fault::NoEngine(role));
+        }
+        if self.settings.paused == Paused::Reject {
+            return Err(Fault::Resting(role));
+        }
+        let awake = self.queue.wait(self.fleet.awake(role));
+        match self.refuse.run_until_cancelled(awake).await {
+            Some(Err(Fault::QueueSlow { .. })) => Err(Fault::Resting(role)),
+            Some(waited) => waited,
+            None => Err(Fault::Draining),
+        }
+    }
 }
 
 /// A request without an answer from an engine, and its record, still open.

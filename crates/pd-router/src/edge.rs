@@ -1,5 +1,7 @@
 //! The paths that clients see, and the layer around them all: a request id in, the same id out.
 
+pub mod endpoints;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -11,6 +13,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
+use endpoints::{ENDPOINTS, Who};
 use http::header::{CONNECTION, HeaderValue};
 use tower::{Layer, Service};
 
@@ -19,40 +22,21 @@ use crate::dispatch::{self, Context, Failed};
 use crate::failure::Fault;
 use crate::ids::RequestId;
 use crate::leg::head::X_REQUEST_ID;
-use crate::observe::record::{Outcome, Record};
+use crate::observe::failures::Cause;
+use crate::observe::record::Record;
 use crate::observe::{Observe, UNKNOWN};
 use crate::relay::body::Relay;
 use crate::request::view::Route;
 use crate::respond;
 
-/// The paths that one engine serves by itself, from vLLM's own list of routes; GET and then POST.
-const ONE_HOP_GET: [&str; 4] = ["/v1/models", "/v1/models/{id}", "/load", "/version"];
-const ONE_HOP_POST: [&str; 19] = [
-    "/tokenize",
-    "/detokenize",
-    "/v1/chat/completions/render",
-    "/v1/completions/render",
-    "/v1/responses/render",
-    "/v1/messages/render",
-    "/v1/chat/completions/derender",
-    "/v1/completions/derender",
-    "/v1/messages/count_tokens",
-    "/v1/embeddings",
-    "/pooling",
-    "/classify",
-    "/score",
-    "/v1/score",
-    "/rerank",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
-];
-
 /// Whether a path is served already, by one engine or by the router itself.
 #[must_use]
 pub fn is_taken(path: &str) -> bool {
-    ONE_HOP_GET.contains(&path) || ONE_HOP_POST.contains(&path) || admin::PATHS.contains(&path)
+    let parts = |path: &'static str| path.split_once('{').map_or((path, false), |(start, _)| (start, true));
+    ENDPOINTS.iter().any(|endpoint| match parts(endpoint.path) {
+        (start, true) => path.starts_with(start),
+        (whole, false) => path == whole,
+    })
 }
 
 /// What the handlers work with.
@@ -72,11 +56,12 @@ pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>) 
         };
         router = router.route(&route.path, only("POST", post(handler)));
     }
-    for path in ONE_HOP_GET {
-        router = router.route(path, only("GET, HEAD", get(one_hop)));
-    }
-    for path in ONE_HOP_POST {
-        router = router.route(path, only("POST", post(one_hop)));
+    for endpoint in ENDPOINTS.iter().filter(|endpoint| endpoint.who == Who::AnyEngine) {
+        let route = match endpoint.method {
+            "GET" => only("GET, HEAD", get(one_hop)),
+            _ => only("POST", post(one_hop)),
+        };
+        router = router.route(endpoint.path, route);
     }
     let observe = Arc::clone(&context.observe);
     let router = router.with_state(Edge { context });
@@ -113,12 +98,12 @@ async fn unknown_path() -> Response {
 }
 
 /// The mark of an answer to what no handler takes, to be counted by the layer around them all.
-#[derive(Clone, Copy, Debug)]
-struct NotServed(Outcome);
+#[derive(Clone, Debug)]
+struct NotServed(Cause);
 
 fn not_served(fault: &Fault) -> Response {
-    let (mut response, outcome) = respond::fault(fault);
-    response.extensions_mut().insert(NotServed(outcome));
+    let (mut response, cause) = respond::fault(fault);
+    response.extensions_mut().insert(NotServed(cause));
     response
 }
 
@@ -126,9 +111,9 @@ fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
     match result {
         Ok(response) => response.map(Body::new).into_response(),
         Err(Failed { fault, mut record }) => {
-            let (response, outcome) = respond::fault(&fault);
+            let (response, cause) = respond::fault(&fault);
             record.answered(response.status().as_u16());
-            record.end(outcome);
+            record.end_for(cause);
             response
         }
     }
@@ -175,10 +160,10 @@ where
         let observe = Arc::clone(&self.observe);
         Box::pin(async move {
             let mut response = answer.await?;
-            if let Some(NotServed(outcome)) = response.extensions().get() {
+            if let Some(NotServed(cause)) = response.extensions_mut().remove() {
                 let mut record = Record::open(&observe, UNKNOWN, &id, None);
                 record.answered(response.status().as_u16());
-                record.end(*outcome);
+                record.end_for(cause);
             }
             response.headers_mut().insert(X_REQUEST_ID, id.as_header().clone());
             Ok(response)

@@ -37,10 +37,27 @@ pub enum Fault {
     ConnectionsFull,
     /// The router is about to end.
     Draining,
+    /// The admin key is set and was not given.
+    WrongAdminKey,
+    /// No admin key is set and the request is not from this machine.
+    NotLocal,
+    /// What describes an engine does not.
+    WorkerInvalid(String),
+    /// An engine cannot be taken in.
+    WorkerRefused(String),
+    /// No engine of this URL is in the fleet.
+    UnknownWorker,
     /// A query parameter that is needed is not there.
     Query {
         /// Its name.
         name: &'static str,
+    },
+    /// A query parameter has a value that it does not take.
+    QueryValue {
+        /// Its name.
+        name: &'static str,
+        /// What it takes.
+        values: &'static str,
     },
     /// No such path.
     UnknownPath,
@@ -51,6 +68,8 @@ pub enum Fault {
     },
     /// The pool of this role has no engine that can serve.
     NoEngine(Role),
+    /// Every engine of this role that is up is paused or asleep.
+    Resting(Role),
     /// A leg failed.
     Leg(Failure),
 }
@@ -96,6 +115,55 @@ impl FailureKind {
     #[must_use]
     pub const fn nothing_sent(&self) -> bool {
         matches!(self, Self::Connect(_) | Self::ConnectSlow)
+    }
+}
+
+impl FailureKind {
+    /// The word in answers' codes.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "unreachable",
+            Self::ConnectSlow => "connect_timeout",
+            Self::MissingHandoff => "missing_handoff",
+            Self::Reset { .. } => "reset",
+            Self::Cut => "cut",
+            Self::Slow { .. } => "timeout",
+            Self::BadAnswer(_) => "bad_answer",
+            Self::TransferMode(_) => "transfer_mode",
+        }
+    }
+
+    /// What an operator can be told beyond the word.
+    #[must_use]
+    pub fn detail(&self) -> Option<String> {
+        match self {
+            Self::Connect(why) => Some(why.to_string()),
+            Self::Reset { reused: true } => Some("on an idle connection".to_owned()),
+            Self::Slow { seconds } => Some(format!("no answer within {seconds} s")),
+            Self::BadAnswer(why) => Some((*why).to_owned()),
+            // The engine's own word.
+            Self::TransferMode(mode) => Some(mode.chars().take(64).collect()),
+            Self::ConnectSlow | Self::Reset { reused: false } | Self::Cut | Self::MissingHandoff => None,
+        }
+    }
+}
+
+impl Failure {
+    /// The `code` of the answer to a request that it ends.
+    #[must_use]
+    pub fn code(&self) -> String {
+        format!("{}_{}", code_word(self.leg), self.kind.as_str())
+    }
+}
+
+/// How a leg is called in answers' codes.
+#[must_use]
+pub const fn code_word(leg: Leg) -> &'static str {
+    match leg {
+        Leg::Prefill => "prefill",
+        Leg::Decode => "decode",
+        Leg::OneHop => "engine",
     }
 }
 

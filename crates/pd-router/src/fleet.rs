@@ -5,16 +5,22 @@ pub mod candidate;
 pub mod engine;
 pub mod health;
 pub mod report;
+pub mod rest;
 pub mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use candidate::Candidate;
 use engine::Engine;
+use tokio::sync::Notify;
 
 use crate::ids::Role;
+
+/// How often who waits for an engine to wake looks without being told.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// The engines of both pools at one moment.
 #[derive(Debug, Default)]
@@ -62,7 +68,14 @@ impl Snapshot {
     /// Whether a role has an engine that can serve: one that is up or, failing that, one that is only slow.
     #[must_use]
     pub fn can_serve(&self, role: Role) -> bool {
-        self.pool(role).iter().any(|engine| engine.up() || engine.slow())
+        self.pool(role).iter().any(|engine| !engine.draining() && (engine.up() || engine.slow()))
+    }
+
+    /// Whether a role has engines that are up, and all of those rest.
+    #[must_use]
+    pub fn rests(&self, role: Role) -> bool {
+        let mut up = self.pool(role).iter().filter(|engine| engine.up() && !engine.draining()).peekable();
+        up.peek().is_some() && up.all(|engine| engine.resting().rests())
     }
 }
 
@@ -71,13 +84,18 @@ impl Snapshot {
 pub struct Fleet {
     snapshot: ArcSwap<Snapshot>,
     mixed_versions: AtomicBool,
+    woke: Notify,
 }
 
 impl Fleet {
     /// A fleet of these engines.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Self {
-        Self { snapshot: ArcSwap::from_pointee(snapshot), mixed_versions: AtomicBool::new(false) }
+        Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            mixed_versions: AtomicBool::new(false),
+            woke: Notify::new(),
+        }
     }
 
     /// The engines as they are now.
@@ -89,6 +107,59 @@ impl Fleet {
     /// Puts other engines in the place of these.
     pub fn swap(&self, snapshot: Snapshot) {
         self.snapshot.store(Arc::new(snapshot));
+    }
+
+    /// Engines may have woken: who waits for that looks again.
+    pub fn woke(&self) {
+        self.woke.notify_waiters();
+    }
+
+    /// Waits while every engine of a role that is up rests.
+    pub async fn awake(&self, role: Role) {
+        loop {
+            let woke = self.woke.notified();
+            if !self.snapshot().rests(role) {
+                return;
+            }
+            // Engines also wake by what probes find and by going down.
+            tokio::time::timeout(LOOK_AGAIN, woke).await.ok();
+        }
+    }
+
+    /// The engine at a URL.
+    #[must_use]
+    pub fn find(&self, url: &str) -> Option<Arc<Engine>> {
+        let snapshot = self.snapshot();
+        snapshot.prefill.iter().chain(&snapshot.decode).find(|engine| engine.url().as_str() == url).cloned()
+    }
+
+    /// Takes an engine in.
+    pub fn add(&self, engine: &Arc<Engine>) {
+        self.change(|pool, role| {
+            if engine.role() == role {
+                pool.push(Arc::clone(engine));
+            }
+        });
+    }
+
+    /// Lets an engine go, and what others know of it.
+    pub fn remove(&self, gone: &Engine) {
+        self.change(|pool, _| pool.retain(|engine| engine.id() != gone.id()));
+        for engine in &self.snapshot().decode {
+            engine.forget_pair(gone.id());
+        }
+        gone.gone().cancel();
+        self.note_versions();
+        self.woke();
+    }
+
+    fn change(&self, change: impl Fn(&mut Vec<Arc<Engine>>, Role)) {
+        self.snapshot.rcu(|now| {
+            let (mut prefill, mut decode) = (now.prefill.clone(), now.decode.clone());
+            change(&mut prefill, Role::Prefill);
+            change(&mut decode, Role::Decode);
+            Snapshot::new(prefill, decode)
+        });
     }
 
     /// Takes the numbers of an engine's data-parallel ranks; see [`Engine::set_ranks`].

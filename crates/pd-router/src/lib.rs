@@ -24,5 +24,7 @@ pub mod release;
 pub mod request;
 pub mod respond;
 pub mod retry;
+pub mod roster;
 pub mod sse;
 pub mod task;
+pub mod ui;

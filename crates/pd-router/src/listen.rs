@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -18,6 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 use crate::task::Tasks;
 
@@ -162,6 +165,10 @@ impl Drop for Counted {
     }
 }
 
+/// The mark of a request over loopback: from this machine, or passed on by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Loopback;
+
 /// Serves one connection to its end.
 pub async fn connection(stream: TcpStream, router: Router, settings: Settings, stop: CancellationToken) {
     // A socket without these options still serves.
@@ -169,11 +176,18 @@ pub async fn connection(stream: TcpStream, router: Router, settings: Settings, s
     let keepalive =
         TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
     SockRef::from(&stream).set_tcp_keepalive(&keepalive).ok();
+    let local = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
     let stream = Arc::new(stream);
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        if local {
+            request.extensions_mut().insert(Loopback);
+        }
+        request
+    });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.header_timeout)
-        .serve_connection(TokioIo::new(Shared(Arc::clone(&stream))), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Shared(Arc::clone(&stream))), TowerToHyperService::new(service));
     let mut left = std::pin::pin!(socket::left(&stream));
     let mut stopping = false;
     let result = loop {

@@ -5,6 +5,8 @@ pub mod access;
 pub mod api;
 pub mod code;
 pub mod engine;
+pub mod failures;
+pub mod history;
 pub mod meter;
 pub mod otlp;
 pub mod peer;
@@ -13,15 +15,20 @@ pub mod process;
 mod reasons;
 pub mod record;
 mod spans;
+pub mod spread;
 pub mod trace;
+mod track;
 pub mod usage;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use api::{ApiFamilies, ApiMetrics};
 use code::Codes;
-use engine::EngineFamilies;
+use engine::{EngineFamilies, EngineMetrics};
+use failures::Failures;
+use history::History;
 use otlp::Tracing;
 use parking_lot::Mutex;
 use peer::RankGauges;
@@ -110,6 +117,8 @@ pub struct Observe {
     access: AtomicBool,
     tracing: OnceLock<Tracing>,
     scrape: Mutex<()>,
+    failures: Failures,
+    history: Mutex<History>,
     on_scrape: OnceLock<OnScrape>,
 }
 
@@ -133,34 +142,43 @@ impl Observe {
         let by_api = ApiFamilies::register(r)?;
         let info = gauges(r, "pd_router_build_info", "Always 1; which build it is.", &["version"])?;
         info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let apis: Vec<_> =
+            apis.iter().copied().chain([ONE_HOP]).map(|name| Arc::new(by_api.api(name))).collect();
+        let unknown = Arc::new(by_api.api(UNKNOWN));
+        let added = histogram(
+            r,
+            "pd_router_added_seconds",
+            "The router's own time of a request that was served: end to end, less what engines took, less the arrival of its body and its wait for a slot. Connecting to engines and waits between tries are in it; reading the request head is not.",
+            OWN_SECONDS,
+        )?;
+        let queue_wait = histogram(
+            r,
+            "pd_router_queue_wait_seconds",
+            "Wait for a slot, of requests that got one.",
+            WAIT_SECONDS,
+        )?;
+        let handoff_gap = histogram(
+            r,
+            "pd_router_handoff_gap_seconds",
+            "Prefill answer to the decode request being written; connecting is in it.",
+            OWN_SECONDS,
+        )?;
+        let failures = Failures::new()?;
+        let own = [&queue_wait, &handoff_gap, &added];
+        let history = History::new(apis.iter().chain([&unknown]), failures.blamed(), own);
         Ok(Self {
             engines: Arc::new(EngineFamilies::register(r)?),
-            apis: apis.iter().copied().chain([ONE_HOP]).map(|name| Arc::new(by_api.api(name))).collect(),
-            unknown: Arc::new(by_api.api(UNKNOWN)),
+            apis,
+            unknown,
             codes: Codes::new(&counters(
                 r,
                 "pd_router_responses_total",
                 "Requests by the status that their client got; 499 for a client that left before any. A status that is rare among engines counts in `other_4xx` and the like.",
                 &["code"],
             )?),
-            added: histogram(
-                r,
-                "pd_router_added_seconds",
-                "The router's own time of a request that was served: end to end, less what engines took, less the arrival of its body and its wait for a slot. Connecting to engines and waits between tries are in it; reading the request head is not.",
-                OWN_SECONDS,
-            )?,
-            queue_wait: histogram(
-                r,
-                "pd_router_queue_wait_seconds",
-                "Wait for a slot, of requests that got one.",
-                WAIT_SECONDS,
-            )?,
-            handoff_gap: histogram(
-                r,
-                "pd_router_handoff_gap_seconds",
-                "Prefill answer to the decode request being written; connecting is in it.",
-                OWN_SECONDS,
-            )?,
+            added,
+            queue_wait,
+            handoff_gap,
             reasons: Reasons::register(r)?,
             queue_depth: gauge(r, "pd_router_queue_depth", "Requests that wait for a slot.")?,
             buffered_bytes: gauge(r, "pd_router_buffered_bytes", "Bytes of request bodies held.")?,
@@ -171,6 +189,8 @@ impl Observe {
             tracing: OnceLock::new(),
             scrape: Mutex::new(()),
             on_scrape: OnceLock::new(),
+            failures,
+            history: Mutex::new(history),
             registry: registry.clone(),
         })
     }
@@ -223,6 +243,16 @@ impl Observe {
         &self.engines
     }
 
+    /// Drops the series of an engine that is gone, and those of its ranks.
+    pub fn forget_engine(&self, engine: &EngineMetrics, ranks: &[String]) {
+        // A scrape that began before would bring some of them back.
+        let _one = self.scrape.lock();
+        self.engines.forget(engine);
+        if let Some(gauges) = self.ranks.get() {
+            gauges.forget(&engine.url, ranks);
+        }
+    }
+
     /// The handles of an API; those of unknown paths for a name that is none. There are seven names.
     fn api(&self, name: &str) -> Arc<ApiMetrics> {
         Arc::clone(self.apis.iter().find(|api| api.name == name).unwrap_or(&self.unknown))
@@ -259,15 +289,43 @@ impl Observe {
         self.in_flight.get()
     }
 
+    /// The last failures.
+    #[must_use]
+    pub const fn failures(&self) -> &Failures {
+        &self.failures
+    }
+
+    /// Takes a look at what came since the last one, for [`Self::with_history`]; every
+    /// [`history::LOOK_INTERVAL`], on no request's path.
+    pub fn look(&self) {
+        let engines = self.engines.known();
+        self.history.lock().look(&engines, Instant::now());
+    }
+
+    /// Reads the last minutes.
+    pub fn with_history<T>(&self, read: impl FnOnce(&History) -> T) -> T {
+        read(&self.history.lock())
+    }
+
+    /// Reads what is not counted as it happens, as a scrape does.
+    pub fn refresh(&self) {
+        let _one = self.scrape.lock();
+        self.read();
+    }
+
+    fn read(&self) {
+        if let Some(OnScrape(read)) = self.on_scrape.get() {
+            read(self);
+        }
+    }
+
     /// Everything in the Prometheus text format 0.0.4. Takes about a millisecond for a large fleet.
     #[must_use]
     pub fn render(&self) -> String {
         // One at a time: what is read now goes to counters as the difference from what was read before.
         let _one = self.scrape.lock();
         self.process.read();
-        if let Some(OnScrape(read)) = self.on_scrape.get() {
-            read(self);
-        }
+        self.read();
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::warn!(%error, "the metrics could not be rendered");

@@ -14,6 +14,7 @@ pub mod rendezvous;
 pub mod round_robin;
 pub mod sticky;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ask::Ask;
@@ -27,6 +28,7 @@ use smallvec::SmallVec;
 
 use crate::fleet::breaker::State;
 use crate::fleet::candidate::Candidate;
+use crate::fleet::engine::Engine;
 use crate::fleet::{Fleet, Snapshot};
 use crate::ids::{Role, WholeReason};
 use crate::request::api::Api;
@@ -213,6 +215,16 @@ impl Planner {
         self.decode.finish(key);
     }
 
+    /// An engine is gone: policies forget what they knew of it.
+    pub fn forget(&self, engine: &Arc<Engine>) {
+        for one in engine.candidates() {
+            self.policy(engine.role()).forget(one.key());
+            if let Some(given) = &self.given {
+                given.forget(one.key());
+            }
+        }
+    }
+
     /// Policies forget what is too old.
     pub fn tidy(&self) {
         let now = Instant::now();
@@ -223,17 +235,17 @@ impl Planner {
         }
     }
 
-    /// Chooses for a path that any engine serves, whatever its role.
+    /// Chooses for a path that any engine serves, whatever its role; an engine that rests only where `resting`.
     #[must_use]
-    pub fn any(&self, fleet: &Fleet) -> Candidates {
+    pub fn any(&self, fleet: &Fleet, resting: bool) -> Candidates {
         let snapshot = fleet.snapshot();
-        let mut both = serving(snapshot.candidates(Role::Decode));
-        both.extend(serving(snapshot.candidates(Role::Prefill)));
+        let mut both = serving(snapshot.candidates(Role::Decode), resting);
+        both.extend(serving(snapshot.candidates(Role::Prefill), resting));
         ranked(&self.any, &Ask::default(), &both)
     }
 
     fn rank(&self, ask: &Ask, snapshot: &Snapshot, role: Role, tried: &[u64]) -> Result<Candidates, Role> {
-        let pool = serving(snapshot.candidates(role));
+        let pool = serving(snapshot.candidates(role), false);
         if pool.is_empty() {
             return Err(role);
         }
@@ -260,13 +272,14 @@ fn ranked(policy: &dyn Policy, ask: &Ask, pool: &[&Candidate]) -> Candidates {
         .collect()
 }
 
-/// The candidates whose engine is up, has room and has no open breaker; where every breaker is open, all of
+/// The candidates whose engine is up, takes requests, has room and has no open breaker; where every breaker is open, all of
 /// them. Where none is up, those that are only slow to answer probes.
-fn serving(all: &[Candidate]) -> Pool<'_> {
+fn serving(all: &[Candidate], resting: bool) -> Pool<'_> {
     let now = Instant::now();
-    let mut up: Pool<'_> = all.iter().filter(|one| one.engine().up() && one.engine().has_room()).collect();
+    let ready = |one: &&Candidate| one.engine().has_room() && one.engine().takes(resting);
+    let mut up: Pool<'_> = all.iter().filter(|one| one.engine().up() && ready(one)).collect();
     if up.is_empty() && !all.iter().any(|one| one.engine().up()) {
-        up = all.iter().filter(|one| one.engine().slow() && one.engine().has_room()).collect();
+        up = all.iter().filter(|one| one.engine().slow() && ready(one)).collect();
     }
     let open = |one: &&Candidate| one.engine().breaker().state(now) == State::Open;
     if up.iter().any(open) && !up.iter().all(open) {

@@ -45,6 +45,9 @@ const QUICK_MAX: Duration = Duration::from_secs(1);
 /// for so long; then the interval counts.
 const QUICK_FOR: Duration = Duration::from_secs(30);
 
+/// How long an engine may take to say whether it is paused: the next probe waits for it.
+const REST_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The longest page of an engine that is read, in bytes; vLLM's metrics are about 100 KiB a rank.
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -53,33 +56,44 @@ const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 #[error("cannot build the client of the health probes: {0}")]
 pub struct ProbeError(#[from] reqwest::Error);
 
-/// Starts a loop for each engine on the calling runtime.
-///
-/// # Errors
-/// [`ProbeError`].
-pub fn start(
-    fleet: &Arc<Fleet>,
-    settings: &Settings,
-    tls: &Arc<rustls::ClientConfig>,
-) -> Result<(), ProbeError> {
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .timeout(settings.timeout)
-        .pool_max_idle_per_host(0)
-        .redirect(reqwest::redirect::Policy::none())
-        .tls_backend_preconfigured(rustls::ClientConfig::clone(tls))
-        .build()?;
-    let snapshot = fleet.snapshot();
-    for engine in snapshot.prefill.iter().chain(&snapshot.decode) {
-        task::background(watch(Arc::clone(engine), Arc::clone(fleet), client.clone(), settings.clone()));
+/// Starts the loops.
+#[derive(Clone, Debug)]
+pub struct Prober {
+    client: reqwest::Client,
+    settings: Settings,
+}
+
+impl Prober {
+    /// No loop yet.
+    ///
+    /// # Errors
+    /// [`ProbeError`].
+    pub fn new(settings: &Settings, tls: &Arc<rustls::ClientConfig>) -> Result<Self, ProbeError> {
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(settings.timeout)
+            .pool_max_idle_per_host(0)
+            .redirect(reqwest::redirect::Policy::none())
+            .tls_backend_preconfigured(rustls::ClientConfig::clone(tls))
+            .build()?;
+        Ok(Self { client, settings: settings.clone() })
     }
-    Ok(())
+
+    /// Starts the loop of an engine on the calling runtime; it ends when the engine is gone.
+    pub fn watch(&self, engine: &Arc<Engine>, fleet: &Arc<Fleet>) {
+        let gone = engine.gone().clone();
+        let watch = watch(Arc::clone(engine), Arc::clone(fleet), self.client.clone(), self.settings.clone());
+        task::background(async move {
+            gone.run_until_cancelled(watch).await;
+        });
+    }
 }
 
 async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, settings: Settings) {
     let mut quick = QUICK;
     let mut quick_until = Instant::now() + QUICK_FOR;
     let mut complained = false;
+    let mut tells = true;
     loop {
         let was_up = engine.up();
         let (good, slow) = probe(&engine, &client, &settings.path, &mut complained).await;
@@ -88,6 +102,11 @@ async fn watch(engine: Arc<Engine>, fleet: Arc<Fleet>, client: reqwest::Client, 
             engine.set_version(version(&engine, &client).await);
             fleet.note_versions();
             fleet.set_ranks(&engine, &ranks(&engine, &client, settings.ranks).await);
+            tells = true;
+        }
+        if good && (tells || engine.resting().rests()) {
+            tells = look_at_rest(&engine, &client).await;
+            fleet.woke();
         }
         engine.probed(good, slow, settings.health);
         if good && !engine.up() {
@@ -133,6 +152,29 @@ async fn version(engine: &Engine, client: &reqwest::Client) -> Option<String> {
     Some(document.get("version")?.as_str()?.to_owned())
 }
 
+/// Asks whether the engine is paused or asleep; whether it is one that tells. vLLM tells in its development
+/// mode only, which is also the one in which it can be paused.
+async fn look_at_rest(engine: &Engine, client: &reqwest::Client) -> bool {
+    let told = engine.resting().told();
+    let before = engine.resting().now().as_str();
+    let (paused, asleep) =
+        tokio::join!(says(engine, client, "/is_paused"), says(engine, client, "/is_sleeping"));
+    engine.resting().seen(paused, asleep, told);
+    let now = engine.resting().now().as_str();
+    if now != before {
+        tracing::info!(engine = %engine.url(), "engine is {now}");
+    }
+    paused.is_some() || asleep.is_some()
+}
+
+/// The truth value under a path's own name in its JSON answer.
+async fn says(engine: &Engine, client: &reqwest::Client, path: &str) -> Option<bool> {
+    let request = client.get(format!("{}{path}", engine.url())).timeout(REST_TIMEOUT);
+    let text = text(request).await?;
+    let document: serde_json::Value = serde_json::from_str(&text).ok()?;
+    document.get(path.trim_start_matches('/'))?.as_bool()
+}
+
 /// The numbers of an engine's data-parallel ranks: those that its metrics name in the label `engine` where
 /// there are several, else `0..fallback` where that is several.
 async fn ranks(engine: &Engine, client: &reqwest::Client, fallback: u16) -> Vec<u16> {
@@ -156,7 +198,11 @@ fn ranks_in(metrics: &str) -> Vec<u16> {
 
 /// A page of an engine, as far as it is of a sensible length.
 async fn page(engine: &Engine, client: &reqwest::Client, path: &str) -> Option<String> {
-    let mut answer = client.get(format!("{}{path}", engine.url())).send().await.ok()?;
+    text(client.get(format!("{}{path}", engine.url()))).await
+}
+
+async fn text(request: reqwest::RequestBuilder) -> Option<String> {
+    let mut answer = request.send().await.ok()?;
     let mut whole = Vec::new();
     while let Some(chunk) = answer.chunk().await.ok()? {
         if !answer.status().is_success() || whole.len() + chunk.len() > PAGE_BYTES_MAX {

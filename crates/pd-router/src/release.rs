@@ -154,7 +154,7 @@ async fn give_back(release: &Release, fleet: &Fleet, client: &Arc<LegClient>) ->
         Bytes::from_static(b"}"),
     ]);
     let mut end = HandoffEnd::StrandedNoDecode;
-    for engine in fleet.snapshot().decode.iter().filter(|engine| engine.up()) {
+    for engine in fleet.snapshot().decode.iter().filter(|engine| engine.up() && !engine.resting().rests()) {
         let Some(in_flight) = engine.begin(true) else { continue };
         let sent = Sent::default();
         let call = Call {

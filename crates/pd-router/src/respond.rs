@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, FailureKind, Fault};
 use crate::ids::{Leg, Role};
+use crate::observe::failures::{Blame, Cause};
 use crate::observe::record::Outcome;
 use crate::request::scan::ScanError;
 
@@ -21,14 +22,20 @@ struct Verdict {
     outcome: Outcome,
     retry_after: bool,
     allow: Option<&'static str>,
+    leg: Option<Leg>,
 }
 
-/// The answer to a fault, and the outcome to count. The text names the leg and never an address.
+/// The answer to a fault, and the cause to count. The text names the leg and never an address.
 #[must_use]
-pub fn fault(fault: &Fault) -> (Response<Body>, Outcome) {
+pub fn fault(fault: &Fault) -> (Response<Body>, Cause) {
     let verdict = judge(fault);
-    let outcome = verdict.outcome;
-    (verdict.response(), outcome)
+    let blame = match (verdict.leg, verdict.outcome) {
+        (Some(_), _) => Blame::Engine,
+        (None, Outcome::Shed) => Blame::Router,
+        (None, _) => Blame::Client,
+    };
+    let cause = Cause { outcome: verdict.outcome, code: verdict.code.clone(), blame, leg: verdict.leg };
+    (verdict.response(), cause)
 }
 
 fn judge(fault: &Fault) -> Verdict {
@@ -71,14 +78,19 @@ fn judge(fault: &Fault) -> Verdict {
             "as many connections are open as this router's descriptor limit allows (ulimit -n); try again",
         ),
         Fault::Draining => overload("draining", "this router is about to end; send the request to another"),
-        Fault::Query { name } => Verdict {
-            param: Some(*name),
-            ..client(
-                StatusCode::BAD_REQUEST,
-                "query_parameter_missing",
-                format!("give the query parameter `{name}`: ?{name}=VALUE"),
-            )
-        },
+        Fault::WrongAdminKey => wrong_admin_key(),
+        Fault::NotLocal => not_local(),
+        Fault::WorkerInvalid(message) => client(StatusCode::BAD_REQUEST, "worker_invalid", message),
+        Fault::WorkerRefused(message) => client(StatusCode::CONFLICT, "worker_refused", message),
+        Fault::UnknownWorker => unknown_worker(),
+        Fault::Query { name } => query(
+            name,
+            "query_parameter_missing",
+            format!("give the query parameter `{name}`: ?{name}=VALUE"),
+        ),
+        Fault::QueryValue { name, values } => {
+            query(name, "query_parameter_invalid", format!("the query parameter `{name}` is {values}"))
+        }
         Fault::UnknownPath => {
             client(StatusCode::NOT_FOUND, "unknown_path", "this router serves no such path; see its README")
         }
@@ -91,6 +103,7 @@ fn judge(fault: &Fault) -> Verdict {
             )
         },
         Fault::NoEngine(role) => no_engine(*role),
+        Fault::Resting(role) => resting(*role),
         Fault::Leg(failure) => leg(failure),
     }
 }
@@ -116,6 +129,7 @@ fn client(status: StatusCode, code: &str, message: impl Into<String>) -> Verdict
         outcome: Outcome::RouterError,
         retry_after: false,
         allow: None,
+        leg: None,
     }
 }
 
@@ -128,10 +142,47 @@ fn overload(code: &str, message: impl Into<String>) -> Verdict {
     }
 }
 
+fn wrong_admin_key() -> Verdict {
+    client(
+        StatusCode::UNAUTHORIZED,
+        "admin_key",
+        "this path needs the admin key (--admin-api-key): send Authorization: Bearer KEY, or X-Admin-Key: KEY",
+    )
+}
+
+fn not_local() -> Verdict {
+    client(
+        StatusCode::FORBIDDEN,
+        "not_local",
+        "without an admin key this path answers on loopback only, to requests that nobody passed on: start the \
+         router with --admin-api-key KEY and send Authorization: Bearer KEY",
+    )
+}
+
+fn unknown_worker() -> Verdict {
+    client(
+        StatusCode::NOT_FOUND,
+        "worker_not_found",
+        "no engine of this URL is in the fleet; GET /workers lists those that are",
+    )
+}
+
+fn query(name: &'static str, code: &str, message: String) -> Verdict {
+    Verdict { param: Some(name), ..client(StatusCode::BAD_REQUEST, code, message) }
+}
+
+fn resting(role: Role) -> Verdict {
+    overload(
+        "engines_paused",
+        format!("every {role} engine is paused or asleep; try again when it is resumed or woken"),
+    )
+}
+
 fn no_engine(role: Role) -> Verdict {
     Verdict {
         kind: "engine_unavailable",
         retry_after: true,
+        leg: Some(if role == Role::Prefill { Leg::Prefill } else { Leg::Decode }),
         ..client(
             StatusCode::SERVICE_UNAVAILABLE,
             &format!("no_{role}_engine"),
@@ -141,43 +192,34 @@ fn no_engine(role: Role) -> Verdict {
 }
 
 fn leg(failure: &Failure) -> Verdict {
-    let leg = match failure.leg {
-        Leg::Prefill => "prefill",
-        Leg::Decode => "decode",
-        Leg::OneHop => "engine",
-    };
     let engine = match failure.leg {
         Leg::Prefill => "the prefill engine",
         Leg::Decode => "the decode engine",
         Leg::OneHop => "the engine",
     };
-    let (status, what, message) = match &failure.kind {
+    let (status, message) = match &failure.kind {
         FailureKind::Connect(_) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "unreachable", format!("{engine} cannot be reached; try again"))
+            (StatusCode::SERVICE_UNAVAILABLE, format!("{engine} cannot be reached; try again"))
         }
         FailureKind::ConnectSlow => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "connect_timeout",
             format!("{engine} could not be connected to in time (--connect-timeout-secs); try again"),
         ),
-        FailureKind::MissingHandoff => (
-            StatusCode::BAD_GATEWAY,
-            "missing_handoff",
-            format!("{engine} gave no handoff that decode could use"),
-        ),
-        FailureKind::Reset { .. } => {
-            (StatusCode::BAD_GATEWAY, "reset", format!("{engine} closed the connection before its answer"))
+        FailureKind::MissingHandoff => {
+            (StatusCode::BAD_GATEWAY, format!("{engine} gave no handoff that decode could use"))
         }
-        FailureKind::Cut => (StatusCode::BAD_GATEWAY, "cut", format!("{engine} broke its answer off")),
+        FailureKind::Reset { .. } => {
+            (StatusCode::BAD_GATEWAY, format!("{engine} closed the connection before its answer"))
+        }
+        FailureKind::Cut => (StatusCode::BAD_GATEWAY, format!("{engine} broke its answer off")),
         FailureKind::Slow { seconds } => {
-            (StatusCode::GATEWAY_TIMEOUT, "timeout", format!("{engine} gave no answer within {seconds} s"))
+            (StatusCode::GATEWAY_TIMEOUT, format!("{engine} gave no answer within {seconds} s"))
         }
         FailureKind::BadAnswer(why) => {
-            (StatusCode::BAD_GATEWAY, "bad_answer", format!("{engine} gave an answer that is {why}"))
+            (StatusCode::BAD_GATEWAY, format!("{engine} gave an answer that is {why}"))
         }
         FailureKind::TransferMode(mode) => (
             StatusCode::BAD_GATEWAY,
-            "transfer_mode",
             format!(
                 "{engine} hands over in the transfer mode \"{mode}\"; this router speaks \"pull\" only: set it \
                  in the engine's --kv-transfer-config"
@@ -188,7 +230,8 @@ fn leg(failure: &Failure) -> Verdict {
         kind: "engine_error",
         outcome: Outcome::EngineError,
         retry_after: status == StatusCode::SERVICE_UNAVAILABLE,
-        ..client(status, &format!("{leg}_{what}"), message)
+        leg: Some(failure.leg),
+        ..client(status, &failure.code(), message)
     }
 }
 
@@ -227,11 +270,11 @@ mod tests {
     use super::*;
 
     async fn text(fault_: Fault) -> String {
-        let (response, outcome) = fault(&fault_);
+        let (response, cause) = fault(&fault_);
         let status = response.status().as_u16();
         let retry = response.headers().contains_key(RETRY_AFTER);
         let body = response.into_body().collect().await.unwrap().to_bytes();
-        format!("{status} {} retry-after={retry} {}", outcome.as_str(), String::from_utf8_lossy(&body))
+        format!("{status} {} retry-after={retry} {}", cause.outcome.as_str(), String::from_utf8_lossy(&body))
     }
 
     #[tokio::test]
@@ -246,9 +289,15 @@ mod tests {
             Fault::BodyCompressed,
             Fault::BodySlow { seconds: 3 },
             Fault::BuffersFull,
+            Fault::WrongAdminKey,
+            Fault::NotLocal,
+            Fault::WorkerInvalid("what is wrong".into()),
+            Fault::WorkerRefused("why not".into()),
+            Fault::UnknownWorker,
             Fault::UnknownPath,
             Fault::WrongMethod { allow: "POST" },
             Fault::NoEngine(Role::Prefill),
+            Fault::Resting(Role::Decode),
             failure(Leg::Prefill, FailureKind::Connect("to 10.0.0.1:80".into())),
             failure(Leg::Decode, FailureKind::ConnectSlow),
             failure(Leg::Decode, FailureKind::Reset { reused: true }),

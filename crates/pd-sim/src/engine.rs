@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::config::SimConfig;
+use crate::control::Control;
 use crate::door::Door;
 use crate::fault::Faults;
 use crate::ledger::Ledger;
@@ -34,6 +35,7 @@ pub(crate) struct Engine {
     slots: Semaphore,
     running: AtomicUsize,
     waiting: AtomicUsize,
+    pub(crate) control: Control,
     pub(crate) connections: AtomicUsize,
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
@@ -87,6 +89,7 @@ impl Engine {
             config,
             running: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            control: Control::default(),
             connections: AtomicUsize::new(0),
             prompt_tokens: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
@@ -100,6 +103,7 @@ impl Engine {
     pub(crate) fn begin_life(&self) {
         self.ids.lock().push(new_id());
         self.ledger().restart();
+        self.control.reset();
         *self.tasks.lock() = Tasks::new(self.lasting.runtime().clone());
     }
 

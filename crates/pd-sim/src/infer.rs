@@ -26,6 +26,9 @@ pub(crate) async fn infer(
 ) -> Result<Response<SimBody>, Broken> {
     let engine = Arc::clone(&open.engine);
     let faults = engine.faults().take();
+    if engine.control.rests() {
+        engine.violation("inference came to an engine that is paused or asleep");
+    }
     open.running = Some(engine.run());
     if let Some(early) = before(&faults, &mut open).await? {
         return Ok(reply(early, open));

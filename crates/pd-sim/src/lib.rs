@@ -9,6 +9,7 @@ mod ask;
 mod body;
 mod choice;
 mod config;
+mod control;
 mod door;
 mod engine;
 mod error;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use crate::ask::Api;
@@ -42,7 +42,11 @@ const POSTS: [&str; 6] = [
 ];
 
 /// Answers a request that is no inference.
-pub(crate) fn answer(engine: &Arc<Engine>, method: &Method, path: &str, body: &Bytes) -> Page {
+pub(crate) fn answer(engine: &Arc<Engine>, method: &Method, uri: &Uri, body: &Bytes) -> Page {
+    let path = uri.path();
+    if let Some(document) = engine.control.answer(method, path, uri.query().unwrap_or_default()) {
+        return json_page(&document);
+    }
     let get = matches!(*method, Method::GET | Method::HEAD) || (*method == Method::POST && path == "/ping");
     if *method == Method::DELETE && path == "/sim/fault" {
         life::heal(engine);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -92,7 +92,7 @@ async fn handle(
     let open = Open { engine: Arc::clone(&engine), log, reset, ended: false, running: None };
     let mut response = match Api::on(path).filter(|_| parts.method == Method::POST) {
         Some(api) => infer::infer(api, &parts.headers, body, open).await?,
-        None => page(&engine, &parts.method, path, &body, open).await,
+        None => page(&engine, &parts.method, &parts.uri, &body, open).await,
     };
     response.headers_mut().insert(SERVER, HeaderValue::from_static("uvicorn"));
     response.headers_mut().insert(VARY, HeaderValue::from_static("Origin"));
@@ -104,15 +104,16 @@ async fn handle(
 async fn page(
     engine: &Arc<Engine>,
     method: &Method,
-    path: &str,
+    uri: &Uri,
     body: &Bytes,
     open: Open,
 ) -> Response<SimBody> {
+    let path = uri.path();
     if path == "/health" {
         let delay = engine.faults().health_delay();
         tokio::time::sleep(delay).await;
     }
-    let page = pages::answer(engine, method, path, body);
+    let page = pages::answer(engine, method, uri, body);
     let length = page.text.len();
     let empty = page.text.is_empty() || *method == Method::HEAD;
     let steps = if empty { Vec::new() } else { vec![Step::Data(Duration::ZERO, Bytes::from(page.text))] };

@@ -49,6 +49,18 @@ impl Queue {
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
             return Ok((slot, Duration::ZERO));
         }
+        let since = Instant::now();
+        match self.wait(Arc::clone(&self.slots).acquire_owned()).await? {
+            Ok(slot) => Ok((slot, since.elapsed())),
+            Err(_) => Err(self.slow()),
+        }
+    }
+
+    /// Waits in the queue for something else than a slot.
+    ///
+    /// # Errors
+    /// [`Fault::QueueFull`] at once, or [`Fault::QueueSlow`] after the timeout.
+    pub async fn wait<F: Future>(&self, what: F) -> Result<F::Output, Fault> {
         let place = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| {
             (waiting < self.waiting_max).then_some(waiting + 1)
         });
@@ -56,11 +68,11 @@ impl Queue {
             return Err(Fault::QueueFull);
         }
         let _waiting = Waiting(&self.waiting);
-        let since = Instant::now();
-        match tokio::time::timeout(self.timeout, Arc::clone(&self.slots).acquire_owned()).await {
-            Ok(Ok(slot)) => Ok((slot, since.elapsed())),
-            Ok(Err(_)) | Err(_) => Err(Fault::QueueSlow { seconds: self.timeout.as_secs() }),
-        }
+        tokio::time::timeout(self.timeout, what).await.map_err(|_| self.slow())
+    }
+
+    const fn slow(&self) -> Fault {
+        Fault::QueueSlow { seconds: self.timeout.as_secs() }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{Context, MissingHandoff};
 use crate::admit::budget::Buffered;
-use crate::failure::{Failure, FailureKind, Fault};
+use crate::failure::{Failure, FailureKind, Fault, code_word};
 use crate::fleet::candidate::Candidate;
 use crate::fleet::engine::Engine;
 use crate::handoff;
@@ -112,7 +112,15 @@ impl Work {
         // Decode is chosen first: with no decode engine up prefill is not asked.
         let whole = self.view.whole(self.route.api);
         let plan = || context.planner.plan(&self.ask, whole, &context.fleet, &self.tried);
-        let plan = self.phases.planned(plan).map_err(Fault::NoEngine)?;
+        let plan = loop {
+            match self.phases.planned(plan) {
+                Ok(plan) => break plan,
+                Err(role) => {
+                    let awake = tokio::time::timeout_at(self.deadline, context.awake(role));
+                    awake.await.unwrap_or(Err(Fault::Resting(role)))?;
+                }
+            }
+        };
         // Counted from now on, so that the requests that prefill works on do not all choose alike.
         let _promised = plan.decode.first().map(|one| {
             context.planner.promised(&self.ask, one);
@@ -139,7 +147,7 @@ impl Work {
         let context = Arc::clone(&self.context);
         let body = handoff::prefill_body(self.route.api, &self.view);
         let mut failed = Failure::unreachable(Leg::Prefill);
-        for (candidate, force) in in_turn(candidates) {
+        for (candidate, force) in in_turn(candidates, false) {
             let engine = candidate.engine();
             let tokens = context.planner.tokens(&self.ask, candidate);
             let Some(in_flight) = candidate.begin(tokens, force) else { continue };
@@ -156,7 +164,7 @@ impl Work {
                 }
                 Ok(Prefilled::Missing(reason)) => return self.without_handoff(reason).map(FirstLeg::Go),
                 Ok(Prefilled::Refused(answer)) => return Ok(FirstLeg::Answer(answer)),
-                Err(failure) => failed = not_reached(engine, failure)?,
+                Err(failure) => failed = not_reached(engine, failure, &self.phases)?,
             }
         }
         Err(Fault::Leg(failed))
@@ -187,7 +195,7 @@ impl Work {
         let body = handoff::decode_body(self.route.api, &self.view, pinned.as_ref().map(Pinned::handoff));
         let unpinned = Sent::default();
         let mut failed = Failure::unreachable(Leg::Decode);
-        for (candidate, force) in in_turn(candidates) {
+        for (candidate, force) in in_turn(candidates, false) {
             let engine = candidate.engine();
             if pinned.as_ref().is_some_and(|pinned| pinned.too_old(context.settings.handoff_age_max)) {
                 // Its lease could end under decode's hands; prefill again instead.
@@ -215,7 +223,7 @@ impl Work {
                     answer.judge_status();
                     return self.begun(answer).await;
                 }
-                Err(failure) => failed = not_reached(engine, failure)?,
+                Err(failure) => failed = not_reached(engine, failure, &self.phases)?,
             }
         }
         Err(Fault::Leg(failed))
@@ -232,7 +240,9 @@ impl Work {
             };
             let verdict = crate::leg::verdict::of_failure(answer.in_flight.engine(), &kind);
             answer.settle(verdict);
-            return Err(Fault::Leg(Failure::new(Leg::Decode, kind)));
+            let failure = Failure::new(Leg::Decode, kind);
+            note(&failure, &self.phases);
+            return Err(Fault::Leg(failure));
         }
         Ok(answer)
     }
@@ -257,7 +267,11 @@ impl Work {
             return None;
         }
         let reason = match end {
-            Ok(answer) => retry::reason_of_status(answer.response.status()),
+            Ok(answer) => {
+                let (leg, status) = (answer.leg, answer.response.status());
+                self.phases.failed(leg, format!("{}_status", code_word(leg)), Some(status.to_string()));
+                retry::reason_of_status(status)
+            }
             Err(Fault::Leg(failure)) => retry::reason_of_failure(&failure.kind),
             Err(_) => RetryReason::NoEngine,
         };
@@ -292,6 +306,7 @@ impl Work {
 
 impl Again for Work {
     fn again(mut self: Box<Self>) -> Option<Retrying> {
+        self.phases.failed(Leg::Decode, "decode_first_event".to_owned(), None);
         let wait = self.lost(Loss::Failed, Role::Decode, RetryReason::FirstEvent)?;
         Some(Box::pin(async move {
             tokio::time::sleep(wait).await;
@@ -311,7 +326,14 @@ pub(super) async fn one_leg(
     let body = Chain::from_iter([body]);
     let sent = Sent::default();
     let mut failed = Failure::unreachable(Leg::OneHop);
-    for (candidate, force) in in_turn(&context.planner.any(&context.fleet)) {
+    // What only reads is answered while the fleet rests, too.
+    let reads = *head.method() != Method::POST;
+    let mut candidates = context.planner.any(&context.fleet, reads);
+    if candidates.is_empty() && context.fleet.snapshot().rests(Role::Decode) {
+        context.awake(Role::Decode).await?;
+        candidates = context.planner.any(&context.fleet, reads);
+    }
+    for (candidate, force) in in_turn(&candidates, reads) {
         let engine = candidate.engine();
         let Some(in_flight) = candidate.begin(0, force) else { continue };
         let limit = context.settings.request_timeout;
@@ -322,7 +344,7 @@ pub(super) async fn one_leg(
                 answer.judge_status();
                 return Ok(answer);
             }
-            Err(failure) => failed = not_reached(engine, failure)?,
+            Err(failure) => failed = not_reached(engine, failure, phases)?,
         }
     }
     Err(Fault::Leg(failed))
@@ -336,10 +358,11 @@ const fn role_of(leg: Leg) -> Role {
 }
 
 /// Each candidate, and then, if every breaker said no, the first by force: one is tried rather than failing
-/// all.
-fn in_turn(candidates: &Candidates) -> impl Iterator<Item = (&Candidate, bool)> {
+/// all. One that takes no more requests since it was chosen is left out.
+fn in_turn(candidates: &Candidates, resting: bool) -> impl Iterator<Item = (&Candidate, bool)> {
     let polite = candidates.iter().map(|one| (one, false));
-    polite.chain(candidates.first().map(|one| (one, true)))
+    let forced = candidates.first().map(|one| (one, true));
+    polite.chain(forced).filter(move |(one, _)| one.engine().takes(resting))
 }
 
 /// The way past the breaker of a pair; `None` while that is open.
@@ -356,8 +379,13 @@ fn enter_pair(engine: &Engine, pinned: Option<&Pinned>, force: bool) -> Option<O
     Some(Some(Pair { prefill, breaker }))
 }
 
+fn note(failure: &Failure, phases: &Phases) {
+    phases.failed(failure.leg, failure.code(), failure.kind.detail());
+}
+
 /// Lets a failure pass after which the next engine may be tried at once; one after any byte was sent is not.
-fn not_reached(engine: &Engine, failure: Failure) -> Result<Failure, Fault> {
+fn not_reached(engine: &Engine, failure: Failure, phases: &Phases) -> Result<Failure, Fault> {
+    note(&failure, phases);
     let leg = failure.leg.as_str();
     tracing::warn!(leg, engine = %engine.url(), failure = ?failure.kind, "a leg failed");
     if failure.kind.nothing_sent() { Ok(failure) } else { Err(Fault::Leg(failure)) }

@@ -9,10 +9,12 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::breaker::{self, Breaker, Ticket, Verdict};
 use super::candidate::{Candidate, Load, Rank};
 use super::health::{self, Health};
+use super::rest::{Rest, Resting};
 use super::url::EngineUrl;
 use crate::ids::Role;
 use crate::observe::engine::EngineMetrics;
@@ -44,6 +46,9 @@ pub struct Engine {
     health: Mutex<Health>,
     up: AtomicBool,
     slow: AtomicBool,
+    resting: Resting,
+    draining: AtomicBool,
+    gone: CancellationToken,
     epoch: AtomicU64,
     known_ids: Mutex<Vec<Bytes>>,
     version: ArcSwapOption<String>,
@@ -72,6 +77,9 @@ impl Engine {
             health: Mutex::default(),
             up: AtomicBool::new(false),
             slow: AtomicBool::new(false),
+            resting: Resting::default(),
+            draining: AtomicBool::new(false),
+            gone: CancellationToken::new(),
             epoch: AtomicU64::new(0),
             known_ids: Mutex::default(),
             version: ArcSwapOption::empty(),
@@ -123,10 +131,56 @@ impl Engine {
         self.slow.load(Ordering::Relaxed)
     }
 
+    /// Whether it is paused or asleep.
+    #[must_use]
+    pub const fn resting(&self) -> &Resting {
+        &self.resting
+    }
+
+    /// Whether it takes requests, as far as it was told; `resting` asks of those that need no awake engine.
+    #[must_use]
+    pub fn takes(&self, resting: bool) -> bool {
+        !self.draining() && (resting || !self.resting.rests())
+    }
+
+    /// Whether it takes no new requests until it is gone, or told otherwise.
+    #[must_use]
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Has it take no new requests, or take them again.
+    pub fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Release);
+    }
+
+    /// Cancelled when it is no part of the fleet any more.
+    #[must_use]
+    pub const fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+
+    /// Forgets what it had with a prefill engine that is gone.
+    pub fn forget_pair(&self, prefill: u64) {
+        if self.pair(prefill).is_some() {
+            self.pairs.rcu(|pairs| {
+                let mut pairs = HashMap::clone(pairs);
+                pairs.remove(&prefill);
+                pairs
+            });
+        }
+    }
+
     /// What is known of it.
     #[must_use]
     pub fn health(&self) -> health::State {
         self.health.lock().state()
+    }
+
+    /// Its requests in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> i64 {
+        self.metrics.in_flight.get()
     }
 
     /// Whether it has fewer requests in flight than it may.
@@ -287,6 +341,7 @@ impl Engine {
     fn new_life(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.breaker.reset();
+        self.resting.tell(|rest| *rest = Rest::default());
         self.pairs.store(Arc::default());
     }
 

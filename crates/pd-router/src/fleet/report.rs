@@ -1,6 +1,7 @@
 //! What the metrics say of the fleet at the moment in which somebody asks: breakers, and vllm-router's gauges
 //! of ranks.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Snapshot;
@@ -34,6 +35,12 @@ pub fn report(fleet: &Snapshot, observe: &Observe) {
         };
         ranks.show_decode(one.engine().url().as_str(), &rank(one.rank().number()), pending, active);
     }
+}
+
+/// Shows nothing of an engine any more: it is gone.
+pub fn forget(engine: &Arc<Engine>, observe: &Observe) {
+    let ranks: Vec<String> = engine.candidates().map(|one| rank(one.rank().number())).collect();
+    observe.forget_engine(engine.metrics(), &ranks);
 }
 
 /// vllm-router calls the rank of an engine without ranks 0.

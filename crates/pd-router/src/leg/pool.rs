@@ -175,6 +175,14 @@ impl LegClient {
         Some(shelf.remove(ready).sender)
     }
 
+    /// Closes what nobody will use again: engines come and go.
+    fn tidy(&self) {
+        self.shelves.lock().retain(|_, shelf| {
+            shelf.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed());
+            !shelf.is_empty()
+        });
+    }
+
     async fn connect(&self, engine: &Engine) -> Result<SendRequest<ChainBody>, FailureKind> {
         let connecting = async {
             let io = dial::dial(engine.url(), &self.settings.tls).await.map_err(|error| text(&error))?;
@@ -184,6 +192,7 @@ impl LegClient {
             .await
             .map_err(|_| FailureKind::ConnectSlow)?
             .map_err(FailureKind::Connect)?;
+        self.tidy();
         task::background(async move {
             // How a connection ends is seen by the exchange that it carries.
             connection.await.ok();

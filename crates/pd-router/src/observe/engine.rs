@@ -160,6 +160,30 @@ impl EngineFamilies {
         metrics
     }
 
+    /// Drops the series of one engine.
+    pub(super) fn forget(&self, engine: &EngineMetrics) {
+        let (role, url) = (engine.role.as_str(), engine.url.as_str());
+        let labels = &[role, url];
+        self.known.lock().retain(|known| !std::ptr::eq(known.as_ptr(), engine));
+        self.in_flight.remove_label_values(labels).ok();
+        self.errors.remove_label_values(labels).ok();
+        self.answer_seconds.remove_label_values(labels).ok();
+        self.up.remove_label_values(labels).ok();
+        self.ejections.remove_label_values(labels).ok();
+        for leg in [Leg::Prefill, Leg::Decode, Leg::OneHop] {
+            self.legs.remove_label_values(&[role, url, leg.as_str()]).ok();
+        }
+        for state in BREAKER_STATES {
+            self.breaker_state.remove_label_values(&[role, url, state]).ok();
+            self.breaker_transitions.remove_label_values(&[role, url, state]).ok();
+        }
+        if engine.role == Role::Decode {
+            self.handover_seconds.remove_label_values(&[url]).ok();
+            self.inter_token_seconds.remove_label_values(&[url]).ok();
+            self.pairs_open.remove_label_values(&[url]).ok();
+        }
+    }
+
     /// The engines that are.
     pub(super) fn known(&self) -> Vec<Arc<EngineMetrics>> {
         self.known.lock().iter().filter_map(Weak::upgrade).collect()

@@ -78,6 +78,15 @@ impl RankGauges {
         self.unknown.with_label_values(labels).set(0);
     }
 
+    /// Drops the series of an engine's ranks; of its role's families, but both are asked.
+    pub(super) fn forget(&self, worker: &str, ranks: &[String]) {
+        for rank in ranks {
+            for family in [&self.occupancy, &self.tokens, &self.unknown, &self.pending, &self.active] {
+                family.remove_label_values(&[worker, rank]).ok();
+            }
+        }
+    }
+
     /// Shows the load of a decode engine's rank.
     pub fn show_decode(&self, worker: &str, rank: &str, pending: i64, active: i64) {
         let labels = &[worker, rank];

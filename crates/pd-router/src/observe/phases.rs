@@ -8,6 +8,7 @@ use http::header::HeaderValue;
 use parking_lot::Mutex;
 
 use super::engine::EngineMetrics;
+use super::failures::LegFailure;
 use super::trace::Trace;
 use crate::ids::Leg;
 
@@ -39,6 +40,8 @@ pub struct Legs {
     pub prompt_tokens: Option<u64>,
     /// Legs sent.
     pub sent: u32,
+    /// The leg that failed last, if one did.
+    pub failed: Option<Box<LegFailure>>,
 }
 
 impl Phases {
@@ -93,6 +96,13 @@ impl Phases {
         }
     }
 
+    /// A leg failed at the engine that has it.
+    pub fn failed(&self, leg: Leg, reason: String, detail: Option<String>) {
+        let mut legs = self.legs.lock();
+        let engine = legs.engine(leg).map(|engine| engine.url.clone());
+        legs.failed = Some(Box::new(LegFailure { leg, engine, reason, detail }));
+    }
+
     /// Chooses engines, as a part of the request.
     pub fn planned<T>(&self, plan: impl FnOnce() -> T) -> T {
         self.with_trace(|trace| trace.part("plan", None, Instant::now()));
@@ -128,6 +138,15 @@ impl Phases {
 }
 
 impl Legs {
+    /// The engine that has, or had last, this leg.
+    #[must_use]
+    pub fn engine(&self, leg: Leg) -> Option<&Arc<EngineMetrics>> {
+        match leg {
+            Leg::Prefill => self.prefill.as_ref(),
+            Leg::Decode | Leg::OneHop => self.decode.as_ref(),
+        }
+    }
+
     /// Prefill answer to decode request.
     #[must_use]
     pub fn handoff_gap(&self) -> Option<Duration> {

@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::access::Line;
 use super::api::ApiMetrics;
 use super::engine::EngineMetrics;
+use super::failures::{Cause, End, FailedRequest};
 use super::meter::{Events, Meter};
 use super::phases::{Legs, Phases};
 use super::{Observe, code, spans};
@@ -63,12 +64,13 @@ impl Outcome {
 pub struct Record {
     observe: Arc<Observe>,
     api: Arc<ApiMetrics>,
-    id: Option<RequestId>,
+    id: RequestId,
     started: Instant,
     body: Option<(u64, Duration)>,
     queued: Option<Duration>,
     status: Option<u16>,
     outcome: Option<Outcome>,
+    cause: Option<Cause>,
     done: Option<Instant>,
     sent_bytes: u64,
     meter: Meter,
@@ -91,13 +93,14 @@ impl Record {
         let trace = traced.and_then(begin);
         Self {
             api: observe.api(api),
-            id: (trace.is_some() || observe.access_record()).then(|| id.clone()),
+            id: id.clone(),
             observe: Arc::clone(observe),
             started: Instant::now(),
             body: None,
             queued: None,
             status: None,
             outcome: None,
+            cause: None,
             done: None,
             sent_bytes: 0,
             meter: Meter::default(),
@@ -139,6 +142,14 @@ impl Record {
         if self.outcome.is_none() {
             self.outcome = Some(outcome);
             self.done = Some(Instant::now());
+        }
+    }
+
+    /// Says why it ended other than well; the first word counts.
+    pub fn end_for(&mut self, cause: Cause) {
+        if self.outcome.is_none() {
+            self.end(cause.outcome);
+            self.cause = Some(cause);
         }
     }
 
@@ -216,9 +227,9 @@ impl Record {
         self.meter.flush();
     }
 
-    fn line(&self, id: &RequestId, ended: &Ended, legs: &Legs) {
+    fn line(&self, ended: &Ended, legs: &Legs) {
         Line {
-            id: id.as_str(),
+            id: self.id.as_str(),
             api: self.api.name,
             prefill: legs.prefill.as_ref().map(|engine| engine.url.as_str()),
             decode: legs.decode.as_ref().map(|engine| engine.url.as_str()),
@@ -244,12 +255,12 @@ impl Record {
 
 impl Record {
     /// Sends the request's spans, if they are wanted.
-    fn trace(&self, id: &RequestId, ended: &Ended, legs: &Legs) {
+    fn trace(&self, ended: &Ended, legs: &Legs) {
         let Some(tracing) = self.observe.tracing.get() else { return };
         let now = self.started + ended.total;
         let end = spans::End {
             api: self.api.name,
-            id: id.as_str(),
+            id: self.id.as_str(),
             status: self.status,
             outcome: ended.outcome,
             first_token: ended.first_token,
@@ -280,11 +291,14 @@ impl Drop for Record {
         let legs = self.phases.take();
         let ended = self.ended(&legs);
         self.count(&ended, &legs);
-        if let Some(id) = self.id.take() {
-            if self.observe.access_record() {
-                self.line(&id, &ended, &legs);
-            }
-            self.trace(&id, &ended, &legs);
+        if self.observe.access_record() {
+            self.line(&ended, &legs);
+        }
+        self.trace(&ended, &legs);
+        let (id, api, status) = (self.id.as_str(), self.api.name, self.status);
+        let end = End { id, api, status, outcome: ended.outcome, cause: self.cause.take() };
+        if let Some(failed) = FailedRequest::of(end, &legs) {
+            self.observe.failures.push(failed);
         }
         // Last: who sees that nothing is in flight sees all of it counted.
         self.observe.in_flight.dec();

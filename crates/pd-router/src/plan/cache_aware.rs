@@ -110,6 +110,10 @@ impl Policy for CacheAware {
         self.known.insert(&ask.prefix, candidate, now);
     }
 
+    fn forget(&self, candidate: u64) {
+        self.known.forget(candidate);
+    }
+
     fn tidy(&self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.start).as_secs();
         if elapsed.saturating_sub(self.swept.load(Ordering::Relaxed))

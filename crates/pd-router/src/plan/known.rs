@@ -129,6 +129,17 @@ impl Known {
         });
     }
 
+    /// A candidate, by its key, is gone: another of its name has nothing of what it had.
+    pub fn forget(&self, key: u64) {
+        self.owners.rcu(|owners| {
+            let mut owners = Owners::clone(owners);
+            if let Some(former) = owners.by_key.remove(&key) {
+                owners.unswept |= 1 << former.bit;
+            }
+            owners
+        });
+    }
+
     /// Seconds since the start, and one more: 0 is an empty place.
     fn stamp(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.start).as_secs() + 1
@@ -256,6 +267,19 @@ mod tests {
         assert_eq!(known.matched(&long, pool.iter()).as_slice(), [256, 0]);
         known.tidy(now + IDLE_MAX + Duration::from_secs(2));
         assert_eq!(known.matched(&long, pool.iter()).as_slice(), [0, 0], "unused for too long");
+    }
+
+    #[test]
+    fn one_that_is_gone_is_forgotten_under_its_name() {
+        let (known, now) = (Known::new(1 << 20), Instant::now());
+        let (before, after) = (pool(1), pool(1));
+        let long = prompt("0123456789abcdef", 200);
+        known.insert(&long, &before[0], now);
+        assert_eq!(known.matched(&long, after.iter()).as_slice(), [3072], "the same name, the same life");
+        known.forget(before[0].key());
+        assert_eq!(known.matched(&long, after.iter()).as_slice(), [0]);
+        known.insert(&prompt("0123456789abcdef", 16), &after[0], now);
+        assert_eq!(known.matched(&long, after.iter()).as_slice(), [256]);
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub trait Policy: Debug + Send + Sync {
     /// This session will not come again.
     fn finish(&self, _session: u64) {}
 
+    /// This candidate, by [`Candidate::key`], is gone.
+    fn forget(&self, _candidate: u64) {}
+
     /// Forgets what is too old; called about once a minute, off the request path.
     fn tidy(&self, _now: Instant) {}
 

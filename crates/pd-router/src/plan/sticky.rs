@@ -140,6 +140,17 @@ impl Policy for Sticky {
         }
     }
 
+    fn forget(&self, candidate: u64) {
+        let mut gone = 0;
+        self.sessions.retain(|_, session| {
+            let keep = session.candidate != candidate;
+            gone += usize::from(!keep);
+            keep
+        });
+        self.known.fetch_sub(gone, Ordering::Relaxed);
+        self.counts.remove(&candidate);
+    }
+
     fn tidy(&self, now: Instant) {
         let mut idle = Vec::new();
         self.sessions.retain(|_, session| {
@@ -156,5 +167,35 @@ impl Policy for Sticky {
 
     fn wants_session(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::engine::{Engine, Settings};
+    use crate::fleet::url::EngineUrl;
+    use crate::ids::Role;
+    use crate::observe::Observe;
+
+    #[test]
+    fn sessions_of_a_candidate_that_is_gone_are_forgotten() {
+        let observe = Observe::new(&[]).unwrap();
+        let pool: Vec<Candidate> = ["http://10.0.0.1:1", "http://10.0.0.2:1"]
+            .iter()
+            .flat_map(|url| {
+                let metrics = observe.engines().engine(Role::Decode, url);
+                let url = EngineUrl::parse(url).unwrap();
+                Engine::new(Role::Decode, url, metrics, Settings::default()).candidates().collect::<Vec<_>>()
+            })
+            .collect();
+        let (policy, now) = (Sticky::new(Duration::from_secs(60)), Instant::now());
+        for session in 0..10 {
+            let ask = Ask { session: Some(session), ..Ask::default() };
+            policy.took(&ask, &pool[usize::from(session >= 3)], now);
+        }
+        policy.forget(pool[0].key());
+        assert_eq!((policy.len(), policy.sessions.len(), policy.counts.len()), (7, 7, 1));
+        assert_eq!((policy.home(0, now), policy.home(9, now)), (None, Some(pool[1].key())));
     }
 }

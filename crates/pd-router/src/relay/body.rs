@@ -16,6 +16,7 @@ use super::first::{First, Step};
 use super::{Again, Settings, whole};
 use crate::fleet::breaker::Verdict;
 use crate::leg::decode::Answer;
+use crate::observe::failures::{Blame, Cause};
 use crate::observe::meter::Events;
 use crate::observe::record::{Outcome, Record};
 use crate::request::api::StreamError;
@@ -139,7 +140,11 @@ impl Relay {
     fn break_off(&mut self, code: &'static str) -> Next {
         self.ended = true;
         let between = self.scanner.as_ref().is_some_and(SseScanner::between_events);
-        self.record.end(if code == "router_draining" { Outcome::RouterError } else { Outcome::EngineError });
+        let (outcome, blame, leg) = match code {
+            "router_draining" => (Outcome::RouterError, Blame::Router, None),
+            _ => (Outcome::EngineError, Blame::Engine, Some(self.answer.leg)),
+        };
+        self.record.end_for(Cause { outcome, code: code.to_owned(), blame, leg });
         match self.settings.stream_error.filter(|_| between) {
             Some(error) => Some(Ok(Frame::data(error_event(error, code)))),
             None => Some(Err(BrokenOff)),
