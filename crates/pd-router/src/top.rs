@@ -37,7 +37,7 @@ pub enum TopError {
 /// [`TopError`]; of a router that cannot be reached only with `--once`.
 pub async fn watch(args: &Top) -> Result<(), TopError> {
     let source = Source::new(&args.url)?;
-    let printer = Printer::new();
+    let printer = Printer::new(args);
     let printed = if args.once {
         printer.print(&screen::lines(&source.state().await?, source.shown(), None, printer.width()), true)
     } else {
@@ -92,24 +92,22 @@ fn unix_now() -> f64 {
 
 /// Where lines go: a terminal, in colours unless NO_COLOR is set, or plain text.
 struct Printer {
+    columns: Option<usize>,
     terminal: bool,
     colour: bool,
 }
 
 impl Printer {
-    fn new() -> Self {
-        let terminal = io::stdout().is_terminal();
-        let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { terminal: terminal && !dumb, colour: terminal && !dumb && !set("NO_COLOR") }
+    fn new(args: &Top) -> Self {
+        let terminal = io::stdout().is_terminal() && args.term.as_deref() != Some("dumb");
+        let plain = args.no_color.as_ref().is_some_and(|value| !value.is_empty());
+        Self { columns: args.columns(), terminal, colour: terminal && !plain }
     }
 
-    /// Columns to print in: COLUMNS first, since who sets it means it.
+    /// Columns to print in: those asked for come first, since who sets them means it.
     fn width(&self) -> usize {
-        let said =
-            std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|width| *width > 0);
         let seen = || self.terminal.then(terminal_size).flatten().map(|(Width(width), _)| usize::from(width));
-        said.or_else(seen).filter(|width| *width > 0).unwrap_or(WIDTH_DEFAULT)
+        self.columns.or_else(seen).filter(|width| *width > 0).unwrap_or(WIDTH_DEFAULT)
     }
 
     /// Rows of the terminal, where there is one.

@@ -23,9 +23,27 @@ pub struct Top {
     /// Time between two looks
     #[arg(long, value_name = "SECS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub interval_secs: u32,
+
+    /// Columns to print in [default: the terminal's, or 100]
+    #[arg(long, value_name = "N", env = "COLUMNS", hide_env_values = true)]
+    pub columns: Option<String>,
+
+    /// No colours, if it is not empty
+    #[arg(long, value_name = "ANY", env = "NO_COLOR", hide = true)]
+    pub no_color: Option<String>,
+
+    /// The terminal's kind
+    #[arg(long, value_name = "KIND", env = "TERM", hide = true)]
+    pub term: Option<String>,
 }
 
 impl Top {
+    /// The columns that were asked for; what is no number counts as none, since COLUMNS may hold anything.
+    #[must_use]
+    pub fn columns(&self) -> Option<usize> {
+        self.columns.as_ref()?.trim().parse().ok().filter(|columns| *columns > 0)
+    }
+
     /// Time between two looks.
     #[must_use]
     pub fn interval(&self) -> Duration {
