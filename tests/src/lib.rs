@@ -2,6 +2,7 @@
 //! keeps every byte.
 
 pub mod exposition;
+pub mod promql;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
