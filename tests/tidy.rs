@@ -16,7 +16,7 @@ const LAYERS: [&[&str]; 9] = [
     &["leg", "relay"],
     &["retry", "release", "dispatch", "probe", "roster"],
     &["listen", "respond", "admin", "edge", "ui"],
-    &["config", "cli", "logs", "app", "demo", "main", "lib"],
+    &["config", "cli", "logs", "app", "demo", "top", "main", "lib"],
 ];
 
 fn root() -> PathBuf {

@@ -4,6 +4,7 @@ mod choose;
 mod control;
 pub mod observing;
 mod survive;
+pub mod top;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,9 +34,14 @@ use crate::request::view::Route;
     long_about = "Prefill/decode router for vLLM: takes OpenAI-style requests, runs each on a prefill engine for \
                   one token, hands its KV cache over to a decode engine, and streams the tokens back.\n\n\
                   Try it without engines: pd-router --demo",
-    after_help = "Example: pd-router --prefill http://p1:8000 --prefill http://p2:8000 --decode http://d1:8000"
+    after_help = "Example: pd-router --prefill http://p1:8000 --prefill http://p2:8000 --decode http://d1:8000\nWatch it: pd-router top http://router:30000",
+    args_conflicts_with_subcommands = true
 )]
 pub struct Args {
+    /// What else than serving is asked for
+    #[command(subcommand)]
+    pub command: Option<top::Command>,
+
     /// A prefill engine's base URL; repeat for more. A second word, PORT or none, is taken as vllm-router
     /// takes it and has no use with NIXL
     #[arg(long, value_name = "URL", num_args = 1..=2, help_heading = "Engines")]

@@ -27,4 +27,5 @@ pub mod retry;
 pub mod roster;
 pub mod sse;
 pub mod task;
+pub mod top;
 pub mod ui;

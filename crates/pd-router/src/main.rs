@@ -6,13 +6,19 @@ use std::process::ExitCode;
 use clap::Parser;
 use pd_router::app::Router;
 use pd_router::cli::Args;
+use pd_router::cli::top::{Command, Top};
 use pd_router::demo::{self, Engines};
 use pd_router::logs::Logs;
+use pd_router::top;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match logs_and_run(&args) {
+    let done = match &args.command {
+        Some(Command::Top(args)) => watch(args),
+        None => logs_and_run(&args),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -24,6 +30,11 @@ fn main() -> ExitCode {
 fn logs_and_run(args: &Args) -> Result<(), Box<dyn Error>> {
     let _logs = Logs::start(&args.observing)?;
     run(args)
+}
+
+fn watch(args: &Top) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(top::watch(args))?)
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
