@@ -1,5 +1,6 @@
 //! One HTTP exchange with one engine: connection, head, body, deadlines, and failure as data.
 
+pub mod aside;
 pub mod body;
 pub mod decode;
 pub mod dial;

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::fleet::engine::Engine;
 use crate::fleet::{Fleet, health};
+use crate::leg::aside;
 use crate::task;
 
 /// How engines are probed.
@@ -69,13 +70,7 @@ impl Prober {
     /// # Errors
     /// [`ProbeError`].
     pub fn new(settings: &Settings, tls: &Arc<rustls::ClientConfig>) -> Result<Self, ProbeError> {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(settings.timeout)
-            .pool_max_idle_per_host(0)
-            .redirect(reqwest::redirect::Policy::none())
-            .tls_backend_preconfigured(rustls::ClientConfig::clone(tls))
-            .build()?;
+        let client = aside::client(tls).timeout(settings.timeout).pool_max_idle_per_host(0).build()?;
         Ok(Self { client, settings: settings.clone() })
     }
 

@@ -14,6 +14,7 @@ use crate::failure::Fault;
 use crate::fleet::Fleet;
 use crate::fleet::engine::Engine;
 use crate::ids::Role;
+use crate::leg::aside;
 use crate::respond::{self, json_response};
 use crate::task;
 
@@ -62,13 +63,7 @@ impl Told {
 /// # Errors
 /// Where TLS cannot be set up.
 pub fn client(connect_timeout: Duration, tls: &rustls::ClientConfig) -> reqwest::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .connect_timeout(connect_timeout)
-        .pool_max_idle_per_host(0)
-        .redirect(reqwest::redirect::Policy::none())
-        .tls_backend_preconfigured(rustls::ClientConfig::clone(tls))
-        .build()
+    aside::client(tls).connect_timeout(connect_timeout).pool_max_idle_per_host(0).build()
 }
 
 impl FanOut {
@@ -151,13 +146,8 @@ impl FanOut {
         let request = self.client.request(call.control.method.clone(), url).timeout(self.timeout);
         let request = request.headers(call.headers.clone()).body(call.body.clone());
         let mut answer = request.send().await.map_err(in_words)?;
-        let mut whole = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(in_words)? {
-            if whole.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(format!("its answer is over {ANSWER_BYTES_MAX} bytes"));
-            }
-            whole.extend_from_slice(&chunk);
-        }
+        let whole = aside::whole(&mut answer, ANSWER_BYTES_MAX).await.map_err(in_words)?;
+        let whole = whole.ok_or_else(|| format!("its answer is over {ANSWER_BYTES_MAX} bytes"))?;
         let text = || Value::String(String::from_utf8_lossy(&whole).into_owned());
         let body = if whole.is_empty() {
             Value::Null

@@ -7,6 +7,7 @@ use http::StatusCode;
 use thiserror::Error;
 use url::Url;
 
+use crate::leg::aside;
 use crate::leg::dial::{CaFileError, tls_config};
 use crate::ui::state::State;
 
@@ -66,14 +67,8 @@ impl Source {
     /// [`FetchError::Url`], or what keeps the client from being built.
     pub(super) fn new(typed: &str) -> Result<Self, FetchError> {
         let base = base(typed).ok_or_else(|| FetchError::Url(typed.escape_debug().to_string()))?;
-        let tls = tls_config(None)?;
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .tls_backend_preconfigured(rustls::ClientConfig::clone(&tls))
-            .build()
-            .map_err(FetchError::Client)?;
+        let client = aside::client(&*tls_config(None)?).timeout(TIMEOUT).build();
+        let client = client.map_err(FetchError::Client)?;
         Ok(Self { client, base })
     }
 
@@ -95,13 +90,8 @@ impl Source {
         if answer.status() != StatusCode::OK {
             return Err(strange(answer.status().to_string()));
         }
-        let mut body = Vec::new();
-        while let Some(part) = answer.chunk().await.map_err(unreachable)? {
-            body.extend_from_slice(&part);
-            if body.len() > STATE_BYTES_MAX {
-                return Err(strange(format!("more than {STATE_BYTES_MAX} bytes")));
-            }
-        }
+        let body = aside::whole(&mut answer, STATE_BYTES_MAX).await.map_err(unreachable)?;
+        let body = body.ok_or_else(|| strange(format!("more than {STATE_BYTES_MAX} bytes")))?;
         serde_json::from_slice(&body).map_err(|error| strange(format!("something else ({error})")))
     }
 }
