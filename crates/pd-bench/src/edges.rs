@@ -40,9 +40,7 @@ impl Edges {
     /// What follows `"name":` where the name is first found, its value at the front.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<&[u8]> {
-        // A value at the very end of the head may be cut; the tail has it whole.
-        let uncut = |value: &&[u8]| self.tail.is_empty() || value.len() >= VALUE_BYTES;
-        value(&self.head, name).filter(uncut).or_else(|| value(&self.tail, name))
+        self.find(|bytes| value(bytes, name))
     }
 
     /// Whether a member is there with the value `true`.
@@ -60,8 +58,14 @@ impl Edges {
     /// The number that directly follows `mark`, wherever that is.
     #[must_use]
     pub fn number_after(&self, mark: &str) -> Option<u64> {
+        digits(self.find(|bytes| after(bytes, mark))?)
+    }
+
+    /// What is found in the head, else in the tail.
+    fn find<'a>(&'a self, find: impl Fn(&'a [u8]) -> Option<&'a [u8]>) -> Option<&'a [u8]> {
+        // A value at the very end of the head may be cut; the tail has it whole.
         let uncut = |value: &&[u8]| self.tail.is_empty() || value.len() >= VALUE_BYTES;
-        digits(after(&self.head, mark).filter(uncut).or_else(|| after(&self.tail, mark))?)
+        find(&self.head).filter(uncut).or_else(|| find(&self.tail))
     }
 }
 

@@ -78,14 +78,12 @@ async fn both_legs(request: Request<Incoming>, prefill: &Legs, decode: &Legs) ->
     }
     let said = whole_relay(first.into_body()).await?;
     let handoff = edit::handoff(&said).ok_or(LegError::NoHandoff)?;
-    let answer = decode.exchange(head.uri, edit::decode(&body, handoff)).await?;
-    let mut relayed = Response::new(Either::Right(Relay::empty()));
-    *relayed.status_mut() = answer.status();
-    let (parts, body) = answer.into_parts();
-    if let Some(kind) = parts.headers.get(CONTENT_TYPE) {
-        relayed.headers_mut().insert(CONTENT_TYPE, kind.clone());
+    let (mut head, body) = decode.exchange(head.uri, edit::decode(&body, handoff)).await?.into_parts();
+    let mut relayed = Response::new(Either::Right(body));
+    *relayed.status_mut() = head.status;
+    if let Some(kind) = head.headers.remove(CONTENT_TYPE) {
+        relayed.headers_mut().insert(CONTENT_TYPE, kind);
     }
-    *relayed.body_mut() = Either::Right(body);
     Ok(relayed)
 }
 

@@ -7,6 +7,7 @@
 pub mod api;
 pub mod body;
 pub mod check;
+pub mod dial;
 pub mod edges;
 pub mod engines;
 pub mod floor;

@@ -114,7 +114,14 @@ impl Load {
         NUMBER_FIRST + self.number.fetch_add(1, Ordering::Relaxed) % (NUMBER_LAST - NUMBER_FIRST)
     }
 
-    /// What came so far, of all threads.
+    /// Right answers and events so far, of all threads; cheap enough to be asked for in a run.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        let counts = self.notes.iter().map(Notes::counts);
+        counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    }
+
+    /// What came so far, of all threads; copies every histogram, under the threads' locks.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.notes.iter().map(Notes::totals).fold(Totals::default(), Totals::plus)

@@ -178,13 +178,12 @@ pub fn derived(reports: &[WorkReport]) -> Vec<String> {
         let kib = (rss(many)? - rss(few)?) * 1e6 / 1024.0 / 6000.0;
         Some(format!("{name}: {kib:.1} KiB of RSS a stream between 2,000 and 8,000"))
     });
-    each("small-64", "engines-16", &|few, many, name| {
-        let cpu = |report: &WorkReport| Some(report.spread(name, Metric::CpuRequest)?.median);
-        Some(format!("{name}: 16 engines a pool cost ×{:.2} of 2", cpu(many)? / cpu(few)?))
-    });
-    each("small-64", "small-8000", &|few, many, name| {
-        let cpu = |report: &WorkReport| Some(report.spread(name, Metric::CpuRequest)?.median);
-        Some(format!("{name}: 8,000 clients cost ×{:.2} of 64", cpu(many)? / cpu(few)?))
-    });
+    for (more, what, of) in [("engines-16", "16 engines a pool", "2"), ("small-8000", "8,000 clients", "64")]
+    {
+        each("small-64", more, &|few, many, name| {
+            let cpu = |report: &WorkReport| Some(report.spread(name, Metric::CpuRequest)?.median);
+            Some(format!("{name}: {what} cost ×{:.2} of {of}", cpu(many)? / cpu(few)?))
+        });
+    }
     lines
 }

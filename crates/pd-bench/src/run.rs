@@ -75,11 +75,11 @@ struct Mark {
 }
 
 fn mark(load: &Load, pid: Option<u32>) -> io::Result<Mark> {
-    let totals = load.totals();
+    let (served, events) = load.counts();
     Ok(Mark {
         at: Instant::now(),
-        served: totals.served,
-        events: totals.events,
+        served,
+        events,
         subject: pid.map(proc::cpu_seconds).transpose()?,
         own: proc::cpu_seconds(std::process::id())?,
         machine: proc::machine_seconds(),

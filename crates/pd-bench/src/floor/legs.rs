@@ -11,14 +11,12 @@ use http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use http::{Method, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::net::TcpStream;
 
 use crate::body::Chain;
-use crate::workers::background;
+use crate::dial::dial;
 
 /// Why a leg failed.
 #[derive(Debug, Error)]
@@ -69,7 +67,7 @@ impl Legs {
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let answer = sender.send_request(request).await?;
         let lease = (Arc::clone(shelf), sender);
-        Ok(answer.map(|body| Relay { body: Some(body), lease: Some(lease) }))
+        Ok(answer.map(|body| Relay { body, lease: Some(lease) }))
     }
 }
 
@@ -82,27 +80,15 @@ impl Shelf {
                 return Ok(sender);
             }
         }
-        let stream = TcpStream::connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        background(async move {
-            connection.await.ok();
-        });
-        Ok(sender)
+        Ok(dial(self.address).await?)
     }
 }
 
 /// An engine's answer on its way; its connection goes back at the end.
 #[derive(Debug)]
 pub(super) struct Relay {
-    body: Option<Incoming>,
+    body: Incoming,
     lease: Option<(Arc<Shelf>, SendRequest<Chain>)>,
-}
-
-impl Relay {
-    pub(super) const fn empty() -> Self {
-        Self { body: None, lease: None }
-    }
 }
 
 impl Body for Relay {
@@ -113,10 +99,9 @@ impl Body for Relay {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        let polled = Pin::new(&mut *body).poll_frame(cx);
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
         let ended = match &polled {
-            Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
+            Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
             Poll::Ready(None) => true,
             Poll::Ready(Some(Err(_))) | Poll::Pending => false,
         };
@@ -127,10 +112,10 @@ impl Body for Relay {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        self.body.size_hint()
     }
 }

@@ -7,17 +7,15 @@ use http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use http::{Method, Request, Response, Uri};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::client::conn::http1::SendRequest;
 use tokio::time::Instant;
 
 use super::{Load, Notes, Target};
 use crate::api::Api;
 use crate::body::Chain;
 use crate::check::{Checker, Wrong, beginning};
+use crate::dial::dial;
 use crate::edges;
-use crate::workers::background;
 
 /// A client: a connection to the router, or one to each pool.
 #[derive(Debug, Default)]
@@ -40,7 +38,7 @@ impl Connection {
             None => false,
         };
         if !usable {
-            self.0 = Some((to, connect(to).await?));
+            self.0 = Some((to, dial(to).await.map_err(broken)?));
         }
         let Some((_, sender)) = &mut self.0 else { return Err(broken("no connection")) };
         let mut request = Request::new(body);
@@ -51,16 +49,6 @@ impl Connection {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         sender.send_request(request).await.map_err(broken)
     }
-}
-
-async fn connect(to: SocketAddr) -> Result<SendRequest<Chain>, Wrong> {
-    let stream = TcpStream::connect(to).await.map_err(broken)?;
-    stream.set_nodelay(true).map_err(broken)?;
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    background(async move {
-        connection.await.ok();
-    });
-    Ok(sender)
 }
 
 impl Client {

@@ -77,11 +77,17 @@ impl Notes {
         (1..together).for_each(|_| more.itl.note(Duration::ZERO));
     }
 
+    /// Right answers and events, without a look at the times.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.served.load(Ordering::Relaxed), self.events.load(Ordering::Relaxed))
+    }
+
     pub(super) fn totals(&self) -> Totals {
         let more = self.more.lock().clone();
+        let (served, events) = self.counts();
         Totals {
-            served: self.served.load(Ordering::Relaxed),
-            events: self.events.load(Ordering::Relaxed),
+            served,
+            events,
             failed: more.failed,
             failures: more.failures,
             ttft: more.ttft,
