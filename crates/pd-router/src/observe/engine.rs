@@ -135,7 +135,7 @@ impl EngineFamilies {
         let labels = &[role.as_str(), url];
         let own = if role == Role::Prefill { Leg::Prefill } else { Leg::Decode };
         let leg = |leg: Leg| self.legs.with_label_values(&[role.as_str(), url, leg.as_str()]);
-        let decodes = role == Role::Decode;
+        let decodes = role != Role::Prefill;
         let metrics = Arc::new(EngineMetrics {
             url: url.to_owned(),
             role,
@@ -177,7 +177,7 @@ impl EngineFamilies {
             self.breaker_state.remove_label_values(&[role, url, state]).ok();
             self.breaker_transitions.remove_label_values(&[role, url, state]).ok();
         }
-        if engine.role == Role::Decode {
+        if engine.role != Role::Prefill {
             self.handover_seconds.remove_label_values(&[url]).ok();
             self.inter_token_seconds.remove_label_values(&[url]).ok();
             self.pairs_open.remove_label_values(&[url]).ok();
