@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pd_router::admin::guard::AdminKey;
 use pd_router::plan::name::PolicyName;
-use pd_sim::{Role, Sim, SimConfig};
+use pd_sim::{Fault, FaultKind, Role, Sim, SimConfig};
 use pd_tests::{Answer, Bed, ask, bed, bed_of, exchange, request, slow_tokens, until};
 use serde_json::{Value, json};
 
@@ -75,12 +75,46 @@ async fn loads_are_the_true_ones() {
     let bed = bed_of(1, 1, slow_tokens(), |_| {}).await;
     let streams = [bed.begin_stream(10).await, bed.begin_stream(10).await];
     until("both stream", || bed.decode[0].running() == 2).await;
-    let load = async || get(&bed, "/workers").await["workers"][1]["load"].clone();
-    assert_eq!(load().await, 2);
+    assert_eq!(loads(&bed).await, (0, 2));
     for stream in streams {
         assert!(pd_tests::read(stream).await.whole);
     }
-    assert_eq!(load().await, 0);
+    assert_eq!(loads(&bed).await, (0, 0));
+}
+
+/// The loads of the only prefill and the only decode engine.
+async fn loads(bed: &Bed) -> (i64, i64) {
+    let workers = get(bed, "/workers").await;
+    let of = |index: usize| workers["workers"][index]["load"].as_i64().expect("a load");
+    (of(0), of(1))
+}
+
+#[tokio::test]
+async fn a_request_is_one_load_on_decode_from_its_prefill_to_its_end() {
+    let bed = bed_of(1, 1, slow_tokens(), |_| {}).await;
+    let (prefill, decode) = (&bed.prefill[0], &bed.decode[0]);
+    let stall = || Fault { kind: FaultKind::Stall, times: Some(1) };
+    let gauges = || {
+        let of = |family: &str| {
+            let labels = format!("{{rank=\"0\",worker=\"{}\"}}", decode.url());
+            bed.metric(&format!("vllm_router_pd_{family}_decode_requests{labels}"))
+        };
+        (of("pending"), of("active"))
+    };
+    prefill.set_fault(stall());
+    let held = bed.begin_stream(2).await;
+    until("prefill has it", || prefill.running() == 1).await;
+    assert_eq!((loads(&bed).await, gauges()), ((1, 1), (1.0, 0.0)), "promised");
+    drop(held);
+    until("it is gone", || bed.router.observe().in_flight() == 0).await;
+    // For as long as the engine has not answered, which is all the time of an answer that is no stream.
+    decode.set_fault(stall());
+    let held = bed.begin_stream(2).await;
+    until("decode has it", || decode.running() == 1).await;
+    assert_eq!((loads(&bed).await, gauges()), ((0, 1), (0.0, 1.0)), "asked");
+    drop(held);
+    until("it is gone", || bed.router.observe().in_flight() == 0).await;
+    assert_eq!((loads(&bed).await, gauges()), ((0, 0), (0.0, 0.0)), "left");
 }
 
 #[tokio::test]

@@ -103,7 +103,7 @@ impl Run<'_> {
         let candidates = plan.prefill.map_err(|_| "a plan without prefill")?;
         let chosen = candidates.first().ok_or("a plan without a prefill engine")?;
         let tokens = bed.planner.tokens(&request.ask, chosen);
-        life.in_flight = Some(chosen.begin(tokens, false).ok_or("prefill was refused")?);
+        life.in_flight = Some(chosen.begin(tokens, false, &mut None).ok_or("prefill was refused")?);
         bed.planner.took(&request.ask, chosen);
         life.places.0 = bed.place(chosen);
         let engine = bed.prefill.get_mut(life.places.0).ok_or("an engine without a model")?;
@@ -122,9 +122,9 @@ impl Run<'_> {
         let bed = &mut self.bed;
         let chosen = life.decode.first().ok_or("a plan without a decode engine")?;
         let tokens = bed.planner.tokens(&request.ask, chosen);
-        life.in_flight = Some(chosen.begin(tokens, false).ok_or("decode was refused")?);
+        let in_flight = chosen.begin(tokens, false, &mut life.promised).ok_or("decode was refused")?;
+        life.in_flight = Some(in_flight);
         bed.planner.took(&request.ask, chosen);
-        life.promised = None;
         life.places.1 = bed.place(chosen);
         let place = life.places.1;
         let engine = bed.decode.get_mut(place).ok_or("an engine without a model")?;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{Context, MissingHandoff};
 use crate::admit::budget::Buffered;
 use crate::failure::{Failure, FailureKind, Fault, code_word};
-use crate::fleet::candidate::Candidate;
+use crate::fleet::candidate::{Candidate, Load};
 use crate::fleet::engine::Engine;
 use crate::handoff;
 use crate::ids::{Leg, Missing, RetryReason, Role};
@@ -121,15 +121,15 @@ impl Work {
                 }
             }
         };
-        // Counted from now on, so that the requests that prefill works on do not all choose alike.
-        let waits = plan.prefill.is_ok();
-        let _promised = plan.decode.first().filter(|_| waits).map(|one| {
+        // Counted from now on, so that the requests that prefill works on do not all choose alike; the decode
+        // leg takes this count over.
+        let promised = plan.decode.first().map(|one| {
             context.planner.promised(&self.ask, one);
             one.load(self.ask.tokens)
         });
         match self.first_leg(&plan).await? {
             FirstLeg::Answer(answer) => Ok(*answer),
-            FirstLeg::Go(pinned) => self.last_leg(&plan.decode, pinned).await,
+            FirstLeg::Go(pinned) => self.last_leg(&plan.decode, promised, pinned).await,
         }
     }
 
@@ -151,7 +151,7 @@ impl Work {
         for (candidate, force) in in_turn(candidates, false) {
             let engine = candidate.engine();
             let tokens = context.planner.tokens(&self.ask, candidate);
-            let Some(in_flight) = candidate.begin(tokens, force) else { continue };
+            let Some(in_flight) = candidate.begin(tokens, force, &mut None) else { continue };
             context.planner.took(&self.ask, candidate);
             self.last = Some((Leg::Prefill, engine.id()));
             tracing::debug!("Stage 1 - Prefill: {}", engine.url());
@@ -191,7 +191,12 @@ impl Work {
     }
 
     /// Decode, on the first engine that can be reached: a handoff of which no byte was sent is unspent.
-    async fn last_leg(&mut self, candidates: &Candidates, pinned: Option<Pinned>) -> Result<Answer, Fault> {
+    async fn last_leg(
+        &mut self,
+        candidates: &Candidates,
+        mut promised: Option<Load>,
+        pinned: Option<Pinned>,
+    ) -> Result<Answer, Fault> {
         let context = Arc::clone(&self.context);
         let body = handoff::decode_body(self.route.api, &self.view, pinned.as_ref().map(Pinned::handoff));
         let unpinned = Sent::default();
@@ -204,7 +209,7 @@ impl Work {
             }
             let Some(pair) = enter_pair(engine, pinned.as_ref(), force) else { continue };
             let tokens = context.planner.tokens(&self.ask, candidate);
-            let Some(in_flight) = candidate.begin(tokens, force) else { continue };
+            let Some(in_flight) = candidate.begin(tokens, force, &mut promised) else { continue };
             context.planner.took(&self.ask, candidate);
             self.last = Some((Leg::Decode, engine.id()));
             tracing::debug!("Stage 2 - Decode: {}", engine.url());
@@ -337,7 +342,7 @@ pub(super) async fn one_leg(
     }
     for (candidate, force) in in_turn(&candidates, reads) {
         let engine = candidate.engine();
-        let Some(in_flight) = candidate.begin(0, force) else { continue };
+        let Some(in_flight) = candidate.begin(0, force, &mut None) else { continue };
         let limit = context.settings.request_timeout;
         let resend = if *head.method() == Method::POST { Resend::Unsent } else { Resend::Once };
         let call = Call { leg: Leg::OneHop, head, body: &body, resend, limit, sent: &sent, phases };

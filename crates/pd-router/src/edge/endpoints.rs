@@ -53,7 +53,11 @@ pub static ENDPOINTS: [Endpoint; 57] = [
         "/health",
         "200 while each pool has an engine that can serve (one pool with `--worker-urls`); the body says who is down. With `--strict-health` 503 as soon as any engine is.",
     ),
-    own("GET", "/readiness", "As `/health`; `prefill` and `decode`, or `regular`, have `healthy` and `total`."),
+    own(
+        "GET",
+        "/readiness",
+        "As `/health`; `prefill` and `decode`, or `regular`, have `healthy` and `total`.",
+    ),
     own("GET", "/metrics", "Prometheus text."),
     own("GET", "/ui", "A page for people: the last minutes, the last failures, the engines."),
     own("GET", "/ui/state", "What the page shows, as JSON."),
