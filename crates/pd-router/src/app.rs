@@ -15,7 +15,7 @@ use crate::admin::fan_out::{self, FanOut};
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::dispatch::Context;
-use crate::edge;
+use crate::edge::{self, cors::Cors};
 use crate::fleet::engine;
 use crate::fleet::{self, Fleet};
 use crate::ids::Role;
@@ -121,6 +121,9 @@ impl Router {
         let address = listener.local_addr().map_err(bind_error)?;
         config.listen.connections_max =
             config.listen.connections_max.min(connections_max(raise_descriptor_limit()));
+        if let Some(key) = &config.engine_key {
+            tracing::info!("{}", key.use_in_words());
+        }
         let observe = observe(&config)?;
         let fleet = Arc::new(Fleet::of(config.pools));
         let planner = Arc::new(Planner::new(&config.plan));
@@ -143,7 +146,10 @@ impl Router {
         let missing = Arc::default();
         let control = LegClient::new(config.leg.clone());
         let releaser = Releaser::start(Arc::clone(&fleet), control, Arc::clone(&observe));
-        let front = edge::Front { request_id_headers: config.request_id_headers.clone().into() };
+        let front = edge::Front {
+            request_id_headers: config.request_id_headers.clone().into(),
+            cors: Arc::new(Cors::new(config.cors.clone(), &config.routes)),
+        };
         let mut workers = Vec::new();
         for index in 0..config.threads.max(1) {
             let context = Context {
@@ -155,6 +161,7 @@ impl Router {
                 retries: Arc::clone(&retries),
                 admit: config.admit.clone(),
                 queue: Arc::clone(&config.queue),
+                key: config.engine_key.clone(),
                 missing: Arc::clone(&missing),
                 refuse: router.refuse.clone(),
                 cut: router.cut.clone(),
@@ -294,7 +301,7 @@ fn roster(
         prefill: settings(config.prefill_per_engine_max),
         decode: settings(config.decode_per_engine_max),
     };
-    let prober = Prober::new(&config.probe, &config.leg.tls)?;
+    let prober = Prober::new(&config.probe, &config.leg.tls, config.engine_key.as_ref())?;
     let roster = Roster::new(Arc::clone(fleet), Arc::clone(observe), Arc::clone(planner), prober, settings);
     for url in &config.prefill {
         roster.add(Role::Prefill, url)?;
@@ -326,6 +333,7 @@ fn admin(
             fleet: Arc::clone(fleet),
             client: fan_out::client(config.leg.connect_timeout, &config.leg.tls)?,
             timeout: config.dispatch.request_timeout,
+            key: config.engine_key.clone(),
         },
     })
 }

@@ -219,6 +219,17 @@ pub enum UsageError {
         /// What was typed.
         text: String,
     },
+    /// A word in `--cors-allowed-origins` that is no origin.
+    #[error("`--cors-allowed-origins {text}`: {reason}; `*` is all, `none` is none")]
+    Origin {
+        /// What was typed.
+        text: String,
+        /// What to write.
+        reason: String,
+    },
+    /// A key that is none.
+    #[error("`--api-key`: {0}")]
+    EngineKey(String),
     /// A certificate file that is none.
     #[error(transparent)]
     CaFile(#[from] CaFileError),

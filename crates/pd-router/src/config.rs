@@ -10,10 +10,12 @@ use crate::admin::guard::AdminKey;
 use crate::admit::budget::Budget;
 use crate::admit::queue::Queue;
 use crate::dispatch::MissingHandoff;
+use crate::edge::cors::Allowed;
 use crate::fleet::Pools;
 use crate::fleet::breaker;
 use crate::fleet::url::EngineUrl;
 use crate::ids::REQUEST_ID_HEADERS;
+use crate::leg::key::EngineKey;
 use crate::observe::otlp;
 use crate::request::view::Route;
 use crate::{admit, app, dispatch, leg, listen, plan, probe, retry};
@@ -37,6 +39,10 @@ pub struct Config {
     pub decode: Vec<EngineUrl>,
     /// The headers that may bring a request's id.
     pub request_id_headers: Vec<HeaderName>,
+    /// The sites whose pages may call.
+    pub cors: Allowed,
+    /// The key that the router brings to engines.
+    pub engine_key: Option<EngineKey>,
     /// The inference paths.
     pub routes: Vec<Arc<Route>>,
     /// Where `/metrics` is served besides the main port.
@@ -103,6 +109,8 @@ impl Config {
             pools: Pools::default(),
             prefill,
             decode,
+            cors: Allowed::default(),
+            engine_key: None,
             request_id_headers: REQUEST_ID_HEADERS.to_vec(),
             routes: crate::request::api::APIS.iter().map(|api| Arc::new(Route::new(api, api.path))).collect(),
             prometheus: None,

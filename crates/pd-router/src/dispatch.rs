@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body::Body;
 use seldom::Seldom;
@@ -21,6 +22,7 @@ use crate::fleet::Fleet;
 use crate::ids::{RequestId, Role};
 use crate::leg::decode::Answer;
 use crate::leg::head::{Head, ROUTING};
+use crate::leg::key::EngineKey;
 use crate::leg::pool::LegClient;
 use crate::observe::record::Record;
 use crate::observe::{ONE_HOP, Observe};
@@ -95,6 +97,8 @@ pub struct Context {
     pub admit: admit::Settings,
     /// The cap on requests in flight.
     pub queue: Arc<Queue>,
+    /// The key that engines get from the router.
+    pub key: Option<EngineKey>,
     /// Cancelled when new requests are refused.
     pub refuse: CancellationToken,
     /// Cancelled when requests in flight are not waited for any longer.
@@ -192,7 +196,7 @@ where
     record.hold(slot, waited);
     context.observe.stripped(steering(&parts.headers) + view.client_handoffs(route.api) as u64);
     let ask = context.planner.look(route.api, &parts.headers, &view);
-    let head = Head::new(parts.method, &parts.uri, parts.headers, id);
+    let head = head(context, parts, id);
     let phases = Arc::clone(record.phases());
     phases.model(view.get(Place::Top, "model"));
     Ok(Work::new(Arc::clone(context), Arc::clone(route), head, view, ask, room, phases))
@@ -237,12 +241,20 @@ where
     let (bytes, _room) = admit::receive(&context.admit, &parts.headers, body).await?;
     record.received(bytes.len());
     context.observe.stripped(steering(&parts.headers));
-    let head = Head::new(parts.method, &parts.uri, parts.headers, id);
+    let head = head(context, parts, id);
     work::one_leg(context, &head, bytes, record.phases()).await
 }
 
 fn origin<B>(request: &Request<B>) -> (&Method, &Uri, &HeaderMap) {
     (request.method(), request.uri(), request.headers())
+}
+
+/// What engines get of a client's head.
+fn head(context: &Context, mut parts: Parts, id: &RequestId) -> Head {
+    if let Some(key) = &context.key {
+        key.put(&mut parts.headers);
+    }
+    Head::new(parts.method, &parts.uri, parts.headers, id)
 }
 
 fn relay_settings(context: &Context) -> relay::Settings {

@@ -1,5 +1,6 @@
 //! The paths that clients see, and the layer around them all: a request id in, the same id out.
 
+pub mod cors;
 pub mod endpoints;
 
 use std::convert::Infallible;
@@ -13,6 +14,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
+use cors::Cors;
 use endpoints::{ENDPOINTS, Who};
 use http::header::{CONNECTION, HeaderName, HeaderValue};
 use tower::{Layer, Service};
@@ -43,6 +45,8 @@ pub fn is_taken(path: &str) -> bool {
 pub struct Front {
     /// The headers that may bring a request's id; the first that brings a good one counts.
     pub request_id_headers: Arc<[HeaderName]>,
+    /// Which sites' pages may call.
+    pub cors: Arc<Cors>,
 }
 
 /// What the handlers work with.
@@ -125,7 +129,8 @@ fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
     }
 }
 
-/// Gives every request an id and every answer the same, and counts what no handler takes.
+/// Gives every request an id and every answer the same, says what browsers need to hear, and counts what no
+/// handler takes.
 #[derive(Clone, Debug)]
 struct RequestIdLayer {
     observe: Arc<Observe>,
@@ -163,6 +168,11 @@ where
 
     fn call(&mut self, mut request: Request) -> Self::Future {
         let id = RequestId::from_client(request.headers(), &self.front.request_id_headers);
+        let cors = self.front.cors.of(&request);
+        if let Some(mut response) = cors.as_ref().and_then(|said| said.preflight(&request)) {
+            response.headers_mut().insert(X_REQUEST_ID, id.as_header().clone());
+            return Box::pin(std::future::ready(Ok(response)));
+        }
         request.extensions_mut().insert(id.clone());
         let answer = self.inner.call(request);
         let observe = Arc::clone(&self.observe);
@@ -172,6 +182,9 @@ where
                 let mut record = Record::open(&observe, UNKNOWN, &id, None);
                 record.answered(response.status().as_u16());
                 record.end_for(cause);
+            }
+            if let Some(said) = cors {
+                said.mark(response.headers_mut());
             }
             response.headers_mut().insert(X_REQUEST_ID, id.as_header().clone());
             Ok(response)

@@ -5,6 +5,7 @@ pub mod body;
 pub mod decode;
 pub mod dial;
 pub mod head;
+pub mod key;
 pub mod pool;
 pub mod prefill;
 pub mod verdict;

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::HeaderMap;
 use thiserror::Error;
 
 use crate::fleet::engine::Engine;
 use crate::fleet::{Fleet, health};
 use crate::leg::aside;
+use crate::leg::key::EngineKey;
 use crate::task;
 
 /// How engines are probed.
@@ -69,8 +71,20 @@ impl Prober {
     ///
     /// # Errors
     /// [`ProbeError`].
-    pub fn new(settings: &Settings, tls: &Arc<rustls::ClientConfig>) -> Result<Self, ProbeError> {
-        let client = aside::client(tls).timeout(settings.timeout).pool_max_idle_per_host(0).build()?;
+    pub fn new(
+        settings: &Settings,
+        tls: &Arc<rustls::ClientConfig>,
+        key: Option<&EngineKey>,
+    ) -> Result<Self, ProbeError> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = key {
+            key.put(&mut headers);
+        }
+        let client = aside::client(tls)
+            .default_headers(headers)
+            .timeout(settings.timeout)
+            .pool_max_idle_per_host(0)
+            .build()?;
         Ok(Self { client, settings: settings.clone() })
     }
 

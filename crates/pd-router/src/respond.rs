@@ -154,8 +154,8 @@ fn not_local() -> Verdict {
     client(
         StatusCode::FORBIDDEN,
         "not_local",
-        "without an admin key this path answers on loopback only, to requests that nobody passed on: start the \
-         router with --admin-api-key KEY and send Authorization: Bearer KEY",
+        "without an admin key this path answers on loopback only, to requests that nobody passed on and no web \
+         page makes: start the router with --admin-api-key KEY and send Authorization: Bearer KEY",
     )
 }
 

@@ -73,6 +73,22 @@ fn flags_without_effect_say_so() {
     assert!(args(&["--prefill", "http://h:1", "--decode", "http://h:2"]).without_effect().is_empty());
 }
 
+#[test]
+fn a_key_is_shown_nowhere() {
+    let one_pool = ["--worker-urls", "--port=0"];
+    let known = args(&[&one_pool[..], &["--api-key", "s3cret"]].concat());
+    assert!(!format!("{known:?}").contains("s3cret"));
+    assert!(!format!("{:?}", known.config().unwrap()).contains("s3cret"));
+    let (code, stderr) = run(&[&one_pool[..], &["--api-key", "s3cret with spaces"]].concat());
+    assert!(code == Some(1) && stderr.contains("`--api-key`") && !stderr.contains("s3cret"), "{stderr}");
+    for name in ["PD_ROUTER_API_KEY", "OPENAI_API_KEY"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pd-router"));
+        let output = command.env(name, "s3cret").arg("--help").output().unwrap();
+        let help = String::from_utf8_lossy(&output.stdout);
+        assert!(help.contains("--api-key") && !help.contains("s3cret"));
+    }
+}
+
 fn args(words: &[&str]) -> Args {
     Args::parse_from(std::iter::once("pd-router").chain(words.iter().copied()))
 }

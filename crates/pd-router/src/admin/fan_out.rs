@@ -15,6 +15,7 @@ use crate::fleet::Fleet;
 use crate::fleet::engine::Engine;
 use crate::ids::Role;
 use crate::leg::aside;
+use crate::leg::key::EngineKey;
 use crate::respond::{self, json_response};
 use crate::task;
 
@@ -33,6 +34,8 @@ pub struct FanOut {
     pub client: reqwest::Client,
     /// How long an engine may take: pausing waits for requests in flight, and weights are large.
     pub timeout: Duration,
+    /// The key that engines get from the router.
+    pub key: Option<EngineKey>,
 }
 
 /// One call, as it goes to each engine.
@@ -88,6 +91,9 @@ impl FanOut {
             if let Some(value) = headers.get(name) {
                 passed.insert(name.clone(), value.clone());
             }
+        }
+        if let Some(key) = &self.key {
+            key.put(&mut passed);
         }
         let call = Call { control, query: without_role(query), headers: passed, body };
         let (answer, answered) = tokio::sync::oneshot::channel();

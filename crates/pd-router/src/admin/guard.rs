@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, ORIGIN};
 use subtle::ConstantTimeEq;
 
 use crate::failure::Fault;
@@ -62,9 +62,11 @@ pub async fn guard(State(key): State<Option<AdminKey>>, mut request: Request, ne
 fn check(key: Option<&AdminKey>, local: bool, headers: &mut HeaderMap) -> Result<(), Fault> {
     let Some(key) = key else {
         let passed_on = PASSED_ON.iter().any(|name| headers.contains_key(*name));
-        // A page of another site that a browser on this machine shows.
+        // A page that a browser on this machine shows. Browsers name its site with every request that may change
+        // something; even the router's own is refused: a site can have its name point to this machine.
+        let page = headers.contains_key(ORIGIN);
         let site = headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes);
-        let own = site.is_none_or(|site| matches!(site, b"same-origin" | b"none"));
+        let own = !page && site.is_none_or(|site| matches!(site, b"same-origin" | b"none"));
         return if local && !passed_on && own { Ok(()) } else { Err(Fault::NotLocal) };
     };
     if let Some(given) = headers.remove(X_ADMIN_KEY) {
@@ -98,6 +100,14 @@ mod tests {
         assert!(!passes(None, false, &[]));
         assert!(!passes(None, true, &[("x-forwarded-for", "10.0.0.1")]));
         assert!(!passes(None, true, &[("sec-fetch-site", "cross-site")]));
+        for origin in ["https://elsewhere.example", "http://127.0.0.1:30000", "null"] {
+            assert!(!passes(None, true, &[("origin", origin)]), "{origin}");
+            assert!(
+                !passes(None, true, &[("origin", origin), ("sec-fetch-site", "same-origin")]),
+                "{origin}"
+            );
+            assert!(passes(Some("k"), false, &[("origin", origin), ("x-admin-key", "k")]), "{origin}");
+        }
     }
 
     #[test]

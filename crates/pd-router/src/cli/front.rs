@@ -1,14 +1,17 @@
 //! The flags for what stands on both sides of the router: engines without roles behind it, clients' headers
 //! before it.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::HeaderName;
 
 use super::{Args, UsageError, urls};
 use crate::config::Config;
+use crate::edge::cors::Allowed;
 use crate::fleet::Pools;
 use crate::fleet::url::EngineUrl;
+use crate::leg::key::EngineKey;
 use crate::leg::pool::IDLE_MAX;
 use crate::plan;
 use crate::plan::name::PolicyName;
@@ -59,6 +62,22 @@ impl Engines {
     }
 }
 
+/// A word that is never shown, not even where it is wrong.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl From<&str> for Secret {
+    fn from(word: &str) -> Self {
+        Self(word.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
 /// What is taken from clients' requests, and connections to engines.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Front {
@@ -67,6 +86,27 @@ pub struct Front {
     /// engines, with eight digits more where it is from another header than that
     #[arg(long, value_name = "NAME", num_args = 1.., help_heading = "Clients")]
     pub request_id_headers: Vec<String>,
+
+    /// Origins whose web pages may call the inference paths and those that engines answer, `*` for all, `none`
+    /// for none [default: *]. Paths that change or show the fleet are open to no page
+    #[arg(long, value_name = "ORIGIN", num_args = 0.., help_heading = "Clients")]
+    pub cors_allowed_origins: Vec<String>,
+
+    /// Key that engines ask for, sent to them in the place of whatever `Authorization` a client sends, and with
+    /// the router's own calls to them. Without it clients' own headers go to the engines, and the key in
+    /// OPENAI_API_KEY where a client sends none. Whoever can reach the router needs no key then
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "PD_ROUTER_API_KEY",
+        hide_env_values = true,
+        help_heading = "Engines"
+    )]
+    pub api_key: Option<Secret>,
+
+    /// The key where a client sends none
+    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide = true, hide_env_values = true)]
+    pub openai_api_key: Option<Secret>,
 
     /// How long an idle connection to an engine is used again; 0: no connection is. uvicorn, which serves vLLM,
     /// closes one after 5 s
@@ -85,7 +125,34 @@ impl Front {
             config.request_id_headers =
                 self.request_id_headers.iter().map(header).collect::<Result<_, _>>()?;
         }
+        config.cors = self.allowed()?;
+        config.engine_key = self.engine_key()?;
         config.leg.idle_max = Duration::from_secs(self.pool_idle_timeout_secs);
         Ok(())
+    }
+
+    fn allowed(&self) -> Result<Allowed, UsageError> {
+        let (mut any, mut only) = (self.cors_allowed_origins.is_empty(), Vec::new());
+        for text in &self.cors_allowed_origins {
+            match text.as_str() {
+                "*" => any = true,
+                "none" => {}
+                _ => only.push(
+                    Allowed::origin(text)
+                        .map_err(|reason| UsageError::Origin { text: text.clone(), reason })?,
+                ),
+            }
+        }
+        Ok(if any { Allowed::Any } else { Allowed::Only(only) })
+    }
+
+    /// The key of the command line always; the one of the environment, which may be meant for something else,
+    /// where a client sends none and if it is one at all.
+    fn engine_key(&self) -> Result<Option<EngineKey>, UsageError> {
+        if let Some(Secret(key)) = &self.api_key {
+            return EngineKey::always(key).map(Some).map_err(UsageError::EngineKey);
+        }
+        let environment = self.openai_api_key.as_ref().and_then(|Secret(key)| EngineKey::always(key).ok());
+        Ok(environment.map(EngineKey::where_there_is_none))
     }
 }

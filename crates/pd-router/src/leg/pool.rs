@@ -61,10 +61,10 @@ pub(super) struct Lease {
 impl Lease {
     /// Puts the connection back; its last answer has been read to the end.
     pub(super) fn give_back(self) {
-        if self.sender.is_closed() {
+        let idle_max = self.client.settings.idle_max;
+        if self.sender.is_closed() || idle_max.is_zero() {
             return;
         }
-        let idle_max = self.client.settings.idle_max;
         let mut shelves = self.client.shelves.lock();
         let shelf = shelves.entry(self.engine).or_default();
         shelf.retain(|idle| idle.since.elapsed() < idle_max && !idle.sender.is_closed());
