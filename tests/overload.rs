@@ -54,8 +54,9 @@ async fn an_engine_has_no_more_than_it_may() {
     let second = bed.begin_stream(20).await;
     until("each decode engine has one", || bed.decode.iter().all(|sim| sim.running() == 1)).await;
     let refused = bed.post(CHAT, &ask(CHAT, "a", 2, false)).await;
-    assert_eq!((refused.status, refused.code()), (503, "no_decode_engine".into()));
+    assert_eq!((refused.status, refused.code()), (503, "engines_full".into()));
     assert!(refused.header("retry-after").is_some());
+    assert_eq!(bed.sum("pd_router_requests_total", &["outcome=\"shed\""]), 1.0);
     assert!(pd_tests::read(first).await.whole && pd_tests::read(second).await.whole);
     assert_eq!(bed.post(CHAT, &ask(CHAT, "a", 2, false)).await.status, 200);
 }

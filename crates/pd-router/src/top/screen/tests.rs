@@ -33,7 +33,7 @@ fn calm() -> Value {
         "requests": {
             "in_flight": 6, "waiting": 0, "per_second": 9.97, "failed_per_second": 0.0,
             "tokens_per_second": 318.4, "minute_seconds": 60.0,
-            "ended": {"ok": 600, "client_closed": 2, "engine_error": 0, "router_error": 0, "shed": 0,
+            "ended": {"ok": 600, "client_closed": 2, "client_error": 0, "engine_error": 0, "router_error": 0, "shed": 0,
                 "incomplete_stream": 0},
             "failed": {"client": 0, "engine": 0, "router": 0}
         },
