@@ -250,7 +250,8 @@ async fn good(bed: &Bed, counts: &mut Counts, round: usize) {
     }
     let models = exchange(bed.address(), &request("GET", "/v1/models", &[], b"")).await;
     // Engines take turns at what any of them serves.
-    let (url, role) = if round % 2 == 0 { (&counts.decode, "decode") } else { (&counts.prefill, "prefill") };
+    let (url, role) =
+        if round.is_multiple_of(2) { (&counts.decode, "decode") } else { (&counts.prefill, "prefill") };
     let series = format!("pd_router_legs_total{{engine=\"{url}\",leg=\"one-hop\",role=\"{role}\"}}");
     counts.one(&series);
     counts.body("/v1/models", 0);

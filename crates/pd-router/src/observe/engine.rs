@@ -11,6 +11,8 @@ use crate::ids::{Leg, Missing, Role};
 /// The states of a circuit breaker, as labels.
 pub const BREAKER_STATES: [&str; 3] = ["closed", "open", "half_open"];
 
+const MISSING: &str = "Answers of a prefill engine without a handoff that a decode engine could use.";
+
 /// The families that carry the labels `role` and `engine`.
 #[derive(Debug)]
 pub struct EngineFamilies {
@@ -128,12 +130,7 @@ impl EngineFamilies {
                 "Prefill engines whose handoffs a decode engine fails: pairs with an open circuit breaker.",
                 &["engine"],
             )?,
-            missing: counters(
-                r,
-                "pd_router_missing_handoffs_total",
-                "Answers of a prefill engine without a handoff that a decode engine could use.",
-                &["engine", "reason"],
-            )?,
+            missing: counters(r, "pd_router_missing_handoffs_total", MISSING, &["engine", "reason"])?,
             known: Mutex::default(),
         })
     }
