@@ -14,7 +14,7 @@ use pd_router::ids::{Leg, RequestId, Role};
 use pd_router::leg::decode::{Call, decode};
 use pd_router::leg::dial::tls_config;
 use pd_router::leg::head::Head;
-use pd_router::leg::pool::{LegClient, Resend, Sent, Settings};
+use pd_router::leg::pool::{IDLE_MAX, LegClient, Resend, Sent, Settings};
 use pd_router::observe::Observe;
 use pd_router::observe::meter::Events;
 use pd_router::observe::record::{Outcome, Record};
@@ -112,7 +112,8 @@ fn relay_frames(criterion: &mut Criterion) {
     let observe = Arc::new(Observe::new(&["completions"]).expect("fresh families"));
     let engine = engine_at(&observe, Role::Decode, &format!("http://{}", streaming_engine()));
     let tls = tls_config(None).expect("the system's certificates");
-    let client = LegClient::new(Settings { connect_timeout: Duration::from_secs(5), tls });
+    let client =
+        LegClient::new(Settings { connect_timeout: Duration::from_secs(5), idle_max: IDLE_MAX, tls });
     let uri = "/v1/completions".parse().expect("a path");
     let head = Head::new(Method::POST, &uri, HeaderMap::new(), &RequestId::generate());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

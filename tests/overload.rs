@@ -82,5 +82,7 @@ async fn beyond_the_descriptors_requests_are_refused_and_health_and_metrics_stil
         assert!(pd_tests::read(stream).await.whole);
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
+    let refused = bed.metric("pd_router_requests_total{api=\"unknown\",outcome=\"shed\"}");
+    assert_eq!(refused, 40.0, "each was counted");
     bed.all_good(2, "room again").await;
 }

@@ -49,7 +49,7 @@ pub fn policies() -> Vec<PolicyName> {
 pub fn pair(pool: Role, policy: PolicyName) -> Pair {
     match pool {
         Role::Prefill => Pair { prefill: policy, decode: PolicyName::PowerOfTwo },
-        Role::Decode => Pair { prefill: best_prefill(), decode: policy },
+        Role::Decode | Role::Regular => Pair { prefill: best_prefill(), decode: policy },
     }
 }
 

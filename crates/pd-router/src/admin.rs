@@ -17,7 +17,7 @@ use fan_out::FanOut;
 use guard::AdminKey;
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Map, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::admit;
@@ -134,7 +134,11 @@ async fn health(admin: State<Arc<Admin>>) -> Response {
         .chain(&fleet.decode)
         .filter(|engine| !engine.up())
         .map(|engine| {
-            let role = if engine.role() == Role::Prefill { "Prefill" } else { "Decode" };
+            let role = match engine.role() {
+                Role::Prefill => "Prefill",
+                Role::Decode => "Decode",
+                Role::Regular => "Regular",
+            };
             format!("{role}: {}", engine.url())
         })
         .collect();
@@ -144,11 +148,12 @@ async fn health(admin: State<Arc<Admin>>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, format!("Unhealthy servers: {down:?}")).into_response()
 }
 
-/// Ready while each pool has an engine that is up and the router does not end.
+/// Ready while each pool that the router has has an engine that is up and the router does not end.
 async fn readiness(State(admin): State<Arc<Admin>>) -> Response {
     let fleet = admin.fleet.snapshot();
     let pool = |role| json!({"healthy": fleet.up(role), "total": fleet.pool(role).len()});
-    let empty = [Role::Prefill, Role::Decode].into_iter().find(|role| !fleet.can_serve(*role));
+    let roles = admin.fleet.pools().roles();
+    let empty = roles.iter().find(|role| !fleet.can_serve(**role));
     let reason = match empty {
         _ if admin.draining.is_cancelled() => Some("the router is about to end".to_owned()),
         Some(role) => Some(format!("no {role} engine is up")),
@@ -160,14 +165,15 @@ async fn readiness(State(admin): State<Arc<Admin>>) -> Response {
         .filter(|engine| !engine.up())
         .map(|engine| json!({"url": engine.url().as_str(), "role": engine.role().as_str(), "state": engine.health().as_str()}))
         .collect();
-    let document = json!({
-        "status": if reason.is_none() { "ready" } else { "not_ready" },
-        "reason": reason,
-        "prefill": pool(Role::Prefill),
-        "decode": pool(Role::Decode),
-        "down": down,
-    });
-    json_response(if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &document)
+    let (status, word) = match reason {
+        None => (StatusCode::OK, "ready"),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_ready"),
+    };
+    let mut document =
+        Map::from_iter([("status".to_owned(), json!(word)), ("reason".to_owned(), json!(reason))]);
+    document.extend(roles.iter().map(|role| (role.as_str().to_owned(), pool(*role))));
+    document.insert("down".to_owned(), down.into());
+    json_response(status, &document.into())
 }
 
 /// Rendered off the worker, whose streams would wait for it.

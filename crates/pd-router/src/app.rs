@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::dispatch::Context;
 use crate::edge;
 use crate::fleet::engine;
-use crate::fleet::{self, Fleet, Snapshot};
+use crate::fleet::{self, Fleet};
 use crate::ids::Role;
 use crate::leg::pool::LegClient;
 use crate::listen::{self, Worker};
@@ -122,7 +122,7 @@ impl Router {
         config.listen.connections_max =
             config.listen.connections_max.min(connections_max(raise_descriptor_limit()));
         let observe = observe(&config)?;
-        let fleet = Arc::new(Fleet::new(Snapshot::default()));
+        let fleet = Arc::new(Fleet::of(config.pools));
         let planner = Arc::new(Planner::new(&config.plan));
         crate::task::background(tidy(Arc::clone(&planner)));
         report(&observe, &fleet, &config);
@@ -143,6 +143,7 @@ impl Router {
         let missing = Arc::default();
         let control = LegClient::new(config.leg.clone());
         let releaser = Releaser::start(Arc::clone(&fleet), control, Arc::clone(&observe));
+        let front = edge::Front { request_id_headers: config.request_id_headers.clone().into() };
         let mut workers = Vec::new();
         for index in 0..config.threads.max(1) {
             let context = Context {
@@ -159,10 +160,11 @@ impl Router {
                 cut: router.cut.clone(),
                 settings: config.dispatch,
             };
-            let paths = edge::router(Arc::new(context), &config.routes, &admin);
-            workers.push(router.worker(index, paths, edge::full(&admin)).map_err(StartError::Worker)?);
+            let paths = edge::router(Arc::new(context), &config.routes, &admin, &front);
+            workers
+                .push(router.worker(index, paths, edge::full(&admin, &front)).map_err(StartError::Worker)?);
         }
-        router.serve_metrics(&config, &admin).await;
+        router.serve_metrics(&config, &admin, &front).await;
         let serve =
             listen::serve(listener, workers, config.listen, router.tasks.clone(), router.stop.clone());
         crate::task::background(serve);
@@ -189,11 +191,11 @@ impl Router {
 
     /// Waits until every engine is up.
     pub async fn all_up(&self) {
-        let down = |role| {
+        let down = |role: &Role| {
             let fleet = self.fleet().snapshot();
-            fleet.up(role) < fleet.pool(role).len()
+            fleet.up(*role) < fleet.pool(*role).len()
         };
-        while down(Role::Prefill) || down(Role::Decode) {
+        while self.fleet().pools().roles().iter().any(down) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -242,7 +244,7 @@ impl Router {
     }
 
     /// Serves `/metrics` on a port of its own; a port that is taken costs a warning, not the router.
-    async fn serve_metrics(&self, config: &Config, admin: &Arc<Admin>) {
+    async fn serve_metrics(&self, config: &Config, admin: &Arc<Admin>, front: &edge::Front) {
         let Some((host, port)) = &config.prometheus else { return };
         let listener: TcpListener = match listen::bind(host, *port).await {
             Ok(listener) => listener,
@@ -254,7 +256,7 @@ impl Router {
         let worker = Worker {
             runtime: tokio::runtime::Handle::current(),
             router: admin::metrics_router(admin),
-            full: edge::full(admin),
+            full: edge::full(admin, front),
             connections: Arc::default(),
         };
         let settings = listen::Settings { connections_max: METRICS_CONNECTIONS_MAX, ..config.listen };
@@ -298,7 +300,7 @@ fn roster(
         roster.add(Role::Prefill, url)?;
     }
     for url in &config.decode {
-        roster.add(Role::Decode, url)?;
+        roster.add(config.pools.last(), url)?;
     }
     Ok(roster)
 }

@@ -2,6 +2,7 @@
 
 mod choose;
 mod control;
+mod front;
 pub mod observing;
 mod survive;
 pub mod top;
@@ -13,12 +14,14 @@ use std::time::Duration;
 use choose::Choose;
 use clap::Parser;
 use control::Control;
+use front::{Engines, Front};
 use observing::Observing;
 use survive::Survive;
 use thiserror::Error;
 
 use crate::admit::budget::Budget;
 use crate::config::{BODY_BYTES_MAX, BUFFERED_BYTES_MAX, Config};
+use crate::fleet::Pools;
 use crate::fleet::url::{EngineUrl, UrlError};
 use crate::ids::Role;
 use crate::leg::dial::CaFileError;
@@ -50,6 +53,10 @@ pub struct Args {
     /// A decode engine's base URL; repeat for more
     #[arg(long, value_name = "URL", help_heading = "Engines")]
     pub decode: Vec<String>,
+
+    /// One pool in the place of two
+    #[command(flatten)]
+    pub engines: Engines,
 
     /// Trust the certificates in this PEM file for https engines, besides the system's
     #[arg(long, value_name = "FILE", help_heading = "Engines")]
@@ -128,6 +135,10 @@ pub struct Args {
     #[arg(long, value_name = "SECS", value_parser = secs, help_heading = "Deadlines")]
     pub request_timeout_secs: Option<u64>,
 
+    /// Clients and connections
+    #[command(flatten)]
+    pub front: Front,
+
     /// Logs and metrics
     #[command(flatten)]
     pub observing: Observing,
@@ -157,13 +168,15 @@ pub struct Later {
 #[derive(Debug, Error)]
 pub enum UsageError {
     /// A pool without an engine.
-    #[error("no {0} engine: give at least one `--{0} URL`, or try `pd-router --demo`")]
+    #[error(
+        "no {0} engine: give at least one `--{0} URL`, `--worker-urls` for engines that serve whole requests, or try `pd-router --demo`"
+    )]
     EmptyPool(Role),
     /// A URL that is none.
-    #[error("`--{role}`: {error}")]
+    #[error("`--{flag}`: {error}")]
     Url {
-        /// The flag.
-        role: Role,
+        /// The flag, without dashes.
+        flag: &'static str,
         /// What is wrong with it.
         error: UrlError,
     },
@@ -193,9 +206,16 @@ pub enum UsageError {
         /// What was typed.
         text: String,
     },
-    /// A word in `--session-headers` that is no header's name.
-    #[error("`--session-headers {text}`: that is no name of an HTTP header")]
+    /// Engines of one pool and of two.
+    #[error(
+        "`--worker-urls` names engines that serve whole requests, `--{0}` one of a prefill and a decode pool: a router has the one or the other"
+    )]
+    Pools(&'static str),
+    /// A word that is no header's name.
+    #[error("`{flag} {text}`: that is no name of an HTTP header")]
     Header {
+        /// The flag.
+        flag: &'static str,
         /// What was typed.
         text: String,
     },
@@ -210,19 +230,33 @@ impl Args {
     /// # Errors
     /// [`UsageError`], which names the flag and what to write.
     pub fn config(&self) -> Result<Config, UsageError> {
-        let prefill = urls(Role::Prefill, &prefill_words(&self.prefill)?)?;
-        let decode = urls(Role::Decode, &self.decode)?;
+        if let Some(urls) = self.engines.regular(self)? {
+            return self.with_pools(Pools::Regular, Vec::new(), urls);
+        }
+        let prefill = urls("prefill", &prefill_words(&self.prefill)?)?;
+        let decode = urls("decode", &self.decode)?;
         if prefill.is_empty() {
             return Err(UsageError::EmptyPool(Role::Prefill));
         }
         if decode.is_empty() {
             return Err(UsageError::EmptyPool(Role::Decode));
         }
+        self.with_pools(Pools::PrefillDecode, prefill, decode)
+    }
+
+    fn with_pools(
+        &self,
+        pools: Pools,
+        prefill: Vec<EngineUrl>,
+        decode: Vec<EngineUrl>,
+    ) -> Result<Config, UsageError> {
         let mut seen = std::collections::HashSet::new();
         if let Some(twice) = prefill.iter().chain(&decode).find(|url| !seen.insert(url.as_str())) {
             return Err(UsageError::Twice { url: twice.as_str().to_owned() });
         }
-        self.with_engines(prefill, decode)
+        let mut config = self.with_engines(prefill, decode)?;
+        self.engines.fill(pools, self, &mut config);
+        Ok(config)
     }
 
     /// What the command line means for these engines.
@@ -256,6 +290,7 @@ impl Args {
         config.dispatch.request_timeout = Duration::from_secs(self.request_timeout_secs.unwrap_or(1800));
         config.dispatch.request_timeout_for_streams = self.request_timeout_secs.is_some();
         self.choose.fill(&mut config)?;
+        self.front.fill(&mut config)?;
         self.survive.fill(&mut config);
         self.control.fill(&mut config);
         self.observing.fill(&mut config);
@@ -285,6 +320,9 @@ impl Args {
             .filter(|(_, given)| *given)
             .map(|(flag, _)| format!("`{flag}` has no effect here"))
             .collect();
+        let one_pool =
+            |flag| format!("`{flag}` has no effect with `--worker-urls`: `--policy` names its policy");
+        lines.extend(self.engines.without_effect(self).map(one_pool));
         if port {
             lines.push("the PORT behind a `--prefill` URL has no use with NIXL".to_owned());
         }
@@ -316,8 +354,8 @@ fn prefill_words(words: &[String]) -> Result<Vec<String>, UsageError> {
     Ok(urls)
 }
 
-fn urls(role: Role, texts: &[String]) -> Result<Vec<EngineUrl>, UsageError> {
-    texts.iter().map(|text| EngineUrl::parse(text).map_err(|error| UsageError::Url { role, error })).collect()
+fn urls(flag: &'static str, texts: &[String]) -> Result<Vec<EngineUrl>, UsageError> {
+    texts.iter().map(|text| EngineUrl::parse(text).map_err(|error| UsageError::Url { flag, error })).collect()
 }
 
 fn pd_path(text: &str, routes: &[Arc<Route>]) -> Result<Arc<Route>, UsageError> {

@@ -4,12 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
+
 use crate::admin::guard::AdminKey;
 use crate::admit::budget::Budget;
 use crate::admit::queue::Queue;
 use crate::dispatch::MissingHandoff;
+use crate::fleet::Pools;
 use crate::fleet::breaker;
 use crate::fleet::url::EngineUrl;
+use crate::ids::REQUEST_ID_HEADERS;
 use crate::observe::otlp;
 use crate::request::view::Route;
 use crate::{admit, app, dispatch, leg, listen, plan, probe, retry};
@@ -25,10 +29,14 @@ pub struct Config {
     pub admin_key: Option<AdminKey>,
     /// Whether `/health` answers as vllm-router's does.
     pub strict_health: bool,
+    /// Which pools there are.
+    pub pools: Pools,
     /// The prefill pool.
     pub prefill: Vec<EngineUrl>,
-    /// The decode pool.
+    /// The decode pool, or the only one.
     pub decode: Vec<EngineUrl>,
+    /// The headers that may bring a request's id.
+    pub request_id_headers: Vec<HeaderName>,
     /// The inference paths.
     pub routes: Vec<Arc<Route>>,
     /// Where `/metrics` is served besides the main port.
@@ -92,8 +100,10 @@ impl Config {
             port: 0,
             admin_key: None,
             strict_health: false,
+            pools: Pools::default(),
             prefill,
             decode,
+            request_id_headers: REQUEST_ID_HEADERS.to_vec(),
             routes: crate::request::api::APIS.iter().map(|api| Arc::new(Route::new(api, api.path))).collect(),
             prometheus: None,
             access_log: false,
@@ -108,6 +118,7 @@ impl Config {
             },
             leg: leg::pool::Settings {
                 connect_timeout: Duration::from_secs(5),
+                idle_max: leg::pool::IDLE_MAX,
                 tls: leg::dial::tls_config(ca_file)?,
             },
             dispatch: dispatch::Settings {

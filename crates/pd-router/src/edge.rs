@@ -14,14 +14,13 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
 use endpoints::{ENDPOINTS, Who};
-use http::header::{CONNECTION, HeaderValue};
+use http::header::{CONNECTION, HeaderName, HeaderValue};
 use tower::{Layer, Service};
 
 use crate::admin::{self, Admin};
 use crate::dispatch::{self, Context, Failed};
 use crate::failure::Fault;
-use crate::ids::RequestId;
-use crate::leg::head::X_REQUEST_ID;
+use crate::ids::{RequestId, X_REQUEST_ID};
 use crate::observe::failures::Cause;
 use crate::observe::record::Record;
 use crate::observe::{Observe, UNKNOWN};
@@ -39,6 +38,13 @@ pub fn is_taken(path: &str) -> bool {
     })
 }
 
+/// What is done with every request, whatever its path.
+#[derive(Clone, Debug)]
+pub struct Front {
+    /// The headers that may bring a request's id; the first that brings a good one counts.
+    pub request_id_headers: Arc<[HeaderName]>,
+}
+
 /// What the handlers work with.
 #[derive(Clone, Debug)]
 struct Edge {
@@ -46,7 +52,7 @@ struct Edge {
 }
 
 /// All paths of one worker.
-pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>) -> Router {
+pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>, front: &Front) -> Router {
     let mut router = Router::new();
     for route in routes {
         let served = Arc::clone(route);
@@ -63,22 +69,22 @@ pub fn router(context: Arc<Context>, routes: &[Arc<Route>], admin: &Arc<Admin>) 
         };
         router = router.route(endpoint.path, route);
     }
-    let observe = Arc::clone(&context.observe);
+    let layer = RequestIdLayer { observe: Arc::clone(&context.observe), front: front.clone() };
     let router = router.with_state(Edge { context });
-    router.merge(admin::router(admin)).fallback(unknown_path).layer(RequestIdLayer { observe })
+    router.merge(admin::router(admin)).fallback(unknown_path).layer(layer)
 }
 
 /// What answers while as many connections are open as may: the router's own paths; any other is refused.
 /// Each answer ends its connection.
-pub fn full(admin: &Arc<Admin>) -> Router {
+pub fn full(admin: &Arc<Admin>, front: &Front) -> Router {
     let close = |mut response: Response| async move {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
     };
     admin::router(admin)
-        .fallback(|| async { respond::fault(&Fault::ConnectionsFull).0 })
+        .fallback(|| async { not_served(&Fault::ConnectionsFull) })
         .layer(axum::middleware::map_response(close))
-        .layer(RequestIdLayer { observe: Arc::clone(&admin.observe) })
+        .layer(RequestIdLayer { observe: Arc::clone(&admin.observe), front: front.clone() })
 }
 
 /// A route whose other methods are refused with the list of those that it takes.
@@ -123,13 +129,14 @@ fn finish(result: Result<http::Response<Relay>, Failed>) -> Response {
 #[derive(Clone, Debug)]
 struct RequestIdLayer {
     observe: Arc<Observe>,
+    front: Front,
 }
 
 impl<S> Layer<S> for RequestIdLayer {
     type Service = WithRequestId<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        WithRequestId { inner, observe: Arc::clone(&self.observe) }
+        WithRequestId { inner, observe: Arc::clone(&self.observe), front: self.front.clone() }
     }
 }
 
@@ -138,6 +145,7 @@ impl<S> Layer<S> for RequestIdLayer {
 struct WithRequestId<S> {
     inner: S,
     observe: Arc<Observe>,
+    front: Front,
 }
 
 impl<S> Service<Request> for WithRequestId<S>
@@ -154,7 +162,7 @@ where
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        let id = RequestId::from_client(request.headers().get(X_REQUEST_ID));
+        let id = RequestId::from_client(request.headers(), &self.front.request_id_headers);
         request.extensions_mut().insert(id.clone());
         let answer = self.inner.call(request);
         let observe = Arc::clone(&self.observe);

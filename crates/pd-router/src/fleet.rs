@@ -22,12 +22,42 @@ use crate::ids::Role;
 /// How often who waits for an engine to wake looks without being told.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// The engines of both pools at one moment.
+/// Which pools a fleet has, for as long as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pools {
+    /// A prefill and a decode pool.
+    #[default]
+    PrefillDecode,
+    /// One pool of engines that do both.
+    Regular,
+}
+
+impl Pools {
+    /// The roles that its engines have.
+    #[must_use]
+    pub const fn roles(self) -> &'static [Role] {
+        match self {
+            Self::PrefillDecode => &[Role::Prefill, Role::Decode],
+            Self::Regular => &[Role::Regular],
+        }
+    }
+
+    /// The role of the engines whose answer the client reads.
+    #[must_use]
+    pub const fn last(self) -> Role {
+        match self {
+            Self::PrefillDecode => Role::Decode,
+            Self::Regular => Role::Regular,
+        }
+    }
+}
+
+/// The engines of all pools at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// The prefill pool, in the order in which it was given.
     pub prefill: Vec<Arc<Engine>>,
-    /// The decode pool, in the order in which it was given.
+    /// The decode pool, or the only one, in the order in which it was given.
     pub decode: Vec<Arc<Engine>>,
     candidates: [Vec<Candidate>; 2],
 }
@@ -46,7 +76,7 @@ impl Snapshot {
         let [prefill, decode] = &self.candidates;
         match role {
             Role::Prefill => prefill,
-            Role::Decode => decode,
+            Role::Decode | Role::Regular => decode,
         }
     }
 
@@ -55,7 +85,7 @@ impl Snapshot {
     pub fn pool(&self, role: Role) -> &[Arc<Engine>] {
         match role {
             Role::Prefill => &self.prefill,
-            Role::Decode => &self.decode,
+            Role::Decode | Role::Regular => &self.decode,
         }
     }
 
@@ -91,19 +121,33 @@ impl Snapshot {
 #[derive(Debug)]
 pub struct Fleet {
     snapshot: ArcSwap<Snapshot>,
+    pools: Pools,
     mixed_versions: AtomicBool,
     woke: Notify,
 }
 
 impl Fleet {
-    /// A fleet of these engines.
+    /// A fleet of these engines, which are those of prefill and decode pools.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Self {
+        Self { snapshot: ArcSwap::from_pointee(snapshot), ..Self::of(Pools::PrefillDecode) }
+    }
+
+    /// A fleet without engines yet.
+    #[must_use]
+    pub fn of(pools: Pools) -> Self {
         Self {
-            snapshot: ArcSwap::from_pointee(snapshot),
+            snapshot: ArcSwap::default(),
+            pools,
             mixed_versions: AtomicBool::new(false),
             woke: Notify::new(),
         }
+    }
+
+    /// Which pools it has.
+    #[must_use]
+    pub const fn pools(&self) -> Pools {
+        self.pools
     }
 
     /// The engines as they are now.
@@ -165,7 +209,7 @@ impl Fleet {
         self.snapshot.rcu(|now| {
             let (mut prefill, mut decode) = (now.prefill.clone(), now.decode.clone());
             change(&mut prefill, Role::Prefill);
-            change(&mut decode, Role::Decode);
+            change(&mut decode, self.pools.last());
             Snapshot::new(prefill, decode)
         });
     }
@@ -190,7 +234,9 @@ impl Fleet {
         let mut versions =
             snapshot.prefill.iter().chain(&snapshot.decode).filter_map(|engine| engine.version());
         let first = versions.next();
-        let mixed = versions.any(|version| Some(&version) != first.as_ref());
+        let differ = versions.any(|version| Some(&version) != first.as_ref());
+        // Engines of one pool need not agree.
+        let mixed = differ && self.pools == Pools::PrefillDecode;
         if mixed && !self.mixed_versions.swap(mixed, Ordering::Relaxed) {
             tracing::warn!(
                 "engines of different vLLM versions: only those of one version are paired while there are some"

@@ -1,6 +1,6 @@
 //! The words of the field as types: roles, legs and request ids.
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// What an engine is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -9,6 +9,8 @@ pub enum Role {
     Prefill,
     /// Pulls that cache and generates.
     Decode,
+    /// Does both: an engine of a router without prefill and decode pools (`--worker-urls`).
+    Regular,
 }
 
 impl Role {
@@ -18,6 +20,7 @@ impl Role {
         match self {
             Self::Prefill => "prefill",
             Self::Decode => "decode",
+            Self::Regular => "regular",
         }
     }
 }
@@ -74,11 +77,13 @@ pub enum WholeReason {
     ShortPrompt,
     /// The chosen decode engine was given all but that many tokens of the prompt before.
     CachedPrompt,
+    /// The router has one pool, of engines that do both (`--worker-urls`).
+    Regular,
 }
 
 impl WholeReason {
     /// Every reason, for metrics that exist from the start.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SeveralPrompts,
         Self::SeveralChoices,
         Self::BeamSearch,
@@ -89,6 +94,7 @@ impl WholeReason {
         Self::Refused,
         Self::ShortPrompt,
         Self::CachedPrompt,
+        Self::Regular,
     ];
 
     /// The metric label.
@@ -105,6 +111,7 @@ impl WholeReason {
             Self::Refused => "refused",
             Self::ShortPrompt => "short_prompt",
             Self::CachedPrompt => "cached_prompt",
+            Self::Regular => "regular",
         }
     }
 }
@@ -244,19 +251,36 @@ impl RetryReason {
 /// The longest client request id that is kept, in bytes.
 pub const REQUEST_ID_BYTES_MAX: usize = 256;
 
-/// The id of a request: the client's `X-Request-Id`, or a new one. It goes to every leg and comes back to
-/// the client; engines before vLLM 0.13 match the two legs by it.
+/// The header that names a request on every leg and in the answer.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The headers that may bring a request's id, the default of `--request-id-headers`; the same as vllm-router's.
+pub const REQUEST_ID_HEADERS: [HeaderName; 4] = [
+    X_REQUEST_ID,
+    HeaderName::from_static("x-correlation-id"),
+    HeaderName::from_static("x-trace-id"),
+    HeaderName::from_static("request-id"),
+];
+
+/// The id of a request: the client's, or a new one. It goes to every leg and comes back to the client; engines
+/// before vLLM 0.13 match the two legs by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestId(HeaderValue);
+pub struct RequestId {
+    own: HeaderValue,
+    shared: bool,
+}
 
 impl RequestId {
-    /// Takes the client's id if it is 1 to [`REQUEST_ID_BYTES_MAX`] visible ASCII characters, else makes one.
+    /// Takes the client's id from the first of these headers in which it is 1 to [`REQUEST_ID_BYTES_MAX`]
+    /// visible ASCII characters, else makes one.
     #[must_use]
-    pub fn from_client(value: Option<&HeaderValue>) -> Self {
-        match value {
-            Some(value) if is_good(value.as_bytes()) => Self(value.clone()),
-            Some(_) | None => Self::generate(),
-        }
+    pub fn from_client(headers: &HeaderMap, names: &[HeaderName]) -> Self {
+        let good = |name: &HeaderName| headers.get(name).filter(|value| is_good(value.as_bytes()));
+        let given = names.iter().find_map(|name| Some((name, good(name)?)));
+        given.map_or_else(Self::generate, |(name, value)| Self {
+            own: value.clone(),
+            shared: name != X_REQUEST_ID,
+        })
     }
 
     /// A new id: `req-` and 32 hexadecimal digits.
@@ -269,19 +293,31 @@ impl RequestId {
             let digit = (random >> (place * 4)) & 0xf;
             *byte = HEX.get(usize::try_from(digit).unwrap_or(0)).copied().unwrap_or(b'0');
         }
-        Self(HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static("req-0")))
+        let own = HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static("req-0"));
+        Self { own, shared: false }
+    }
+
+    /// The id for the engines, which want one of each request: a client may send the same correlation or trace
+    /// id with many, so those get a dash and 8 hexadecimal digits.
+    #[must_use]
+    pub fn for_engines(&self) -> HeaderValue {
+        if !self.shared {
+            return self.own.clone();
+        }
+        let text = format!("{}-{:08x}", self.as_str(), fastrand::u32(..));
+        HeaderValue::from_str(&text).unwrap_or_else(|_| self.own.clone())
     }
 
     /// The id as a header value.
     #[must_use]
     pub const fn as_header(&self) -> &HeaderValue {
-        &self.0
+        &self.own
     }
 
     /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or("")
+        self.own.to_str().unwrap_or("")
     }
 }
 
@@ -295,12 +331,24 @@ mod tests {
 
     #[test]
     fn a_clients_good_id_is_kept_and_a_bad_one_is_replaced() {
-        let good = HeaderValue::from_static("my-id-42");
-        assert_eq!(RequestId::from_client(Some(&good)).as_str(), "my-id-42");
-        let long = HeaderValue::from_str(&"x".repeat(257)).unwrap();
-        for bad in [HeaderValue::from_static(""), HeaderValue::from_static("a b"), long] {
-            assert!(RequestId::from_client(Some(&bad)).as_str().starts_with("req-"), "{bad:?}");
+        let of = |pairs: &[(&'static str, &str)]| {
+            let pair = |(name, value): &(&'static str, &str)| {
+                (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+            };
+            RequestId::from_client(&pairs.iter().map(pair).collect(), &REQUEST_ID_HEADERS)
+        };
+        let own = of(&[("x-trace-id", "t"), ("x-request-id", "my-id-42")]);
+        assert_eq!((own.as_str(), own.for_engines()), ("my-id-42", HeaderValue::from_static("my-id-42")));
+        let long = "x".repeat(257);
+        for bad in ["", "a b", &long] {
+            assert!(of(&[("x-request-id", bad)]).as_str().starts_with("req-"), "{bad:?}");
+            assert_eq!(of(&[("x-request-id", bad), ("request-id", "mine")]).as_str(), "mine");
         }
+        let shared = of(&[("x-correlation-id", "c")]);
+        assert_eq!(shared.as_str(), "c");
+        let engines = [shared.for_engines(), shared.for_engines()];
+        assert_ne!(engines[0], engines[1]);
+        assert!(engines.iter().all(|id| id.len() == 10 && id.as_bytes().starts_with(b"c-")), "{engines:?}");
         assert_eq!(RequestId::generate().as_str().len(), 36);
         assert_ne!(RequestId::generate(), RequestId::generate());
     }

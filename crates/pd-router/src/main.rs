@@ -8,6 +8,7 @@ use pd_router::app::Router;
 use pd_router::cli::Args;
 use pd_router::cli::top::{Command, Top};
 use pd_router::demo::{self, Engines};
+use pd_router::fleet::Pools;
 use pd_router::logs::Logs;
 use pd_router::top;
 use tokio::signal::unix::{SignalKind, signal};
@@ -70,8 +71,17 @@ async fn start(args: &Args) -> Result<(Option<Engines>, Router), Box<dyn Error>>
     for line in args.without_effect() {
         tracing::warn!("{line}");
     }
-    let (prefill, decode) = (config.prefill.len(), config.decode.len());
+    let (pools, prefill, decode) = (config.pools, config.prefill.len(), config.decode.len());
     let router = Router::start(config).await?;
-    tracing::info!(prefill, decode, "listening on http://{}", router.address());
+    let address = router.address();
+    match pools {
+        Pools::PrefillDecode => tracing::info!(prefill, decode, "listening on http://{address}"),
+        Pools::Regular if decode == 0 => {
+            tracing::info!(
+                "listening on http://{address}, with no engine until one is added by POST /workers"
+            );
+        }
+        Pools::Regular => tracing::info!(engines = decode, "listening on http://{address}"),
+    }
     Ok((None, router))
 }

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use crate::fleet::breaker::State;
 use crate::fleet::candidate::Candidate;
 use crate::fleet::engine::Engine;
-use crate::fleet::{Fleet, Snapshot};
+use crate::fleet::{Fleet, Pools, Snapshot};
 use crate::ids::{Role, WholeReason};
 use crate::request::api::Api;
 use crate::request::view::View;
@@ -53,7 +53,7 @@ pub enum PrefillFallback {
 /// How engines are chosen.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The policy of the prefill pool.
+    /// The policy of the prefill pool, or of the only one.
     pub prefill: PolicyName,
     /// The policy of the decode pool.
     pub decode: PolicyName,
@@ -155,7 +155,10 @@ impl Planner {
         tried: &[u64],
     ) -> Result<Plan, Role> {
         let snapshot = fleet.snapshot();
-        let mut decode = self.rank(ask, &snapshot, Role::Decode, tried)?;
+        let mut decode = self.rank(ask, &snapshot, fleet.pools().last(), tried)?;
+        if fleet.pools() == Pools::Regular {
+            return Ok(Plan { prefill: Err(WholeReason::Regular), decode });
+        }
         let whole = whole.or_else(|| self.skips_prefill(ask, decode.first()?));
         let prefill = match (whole, self.fallback) {
             (Some(reason), _) => Err(reason),
@@ -257,7 +260,8 @@ impl Planner {
 
     fn policy(&self, role: Role) -> &dyn Policy {
         match role {
-            Role::Prefill => self.prefill.as_ref(),
+            // Engines that do both keep the prompts' caches, as prefill engines do.
+            Role::Prefill | Role::Regular => self.prefill.as_ref(),
             Role::Decode => self.decode.as_ref(),
         }
     }

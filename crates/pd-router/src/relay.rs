@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::breaker::Verdict;
+use crate::ids::X_REQUEST_ID;
 use crate::leg::decode::Answer;
-use crate::leg::head::{self, X_REQUEST_ID};
+use crate::leg::head;
 use crate::observe::record::Record;
 use crate::request::api::StreamError;
 

@@ -182,7 +182,14 @@ fn resting(role: Role) -> Verdict {
 fn engines_full(role: Role) -> Verdict {
     overload(
         "engines_full",
-        format!("every {role} engine has as many requests as it may (--max-{role}-per-engine); try again"),
+        match role {
+            Role::Prefill => {
+                "every prefill engine has as many requests as it may (--max-prefill-per-engine); try again"
+            }
+            Role::Decode | Role::Regular => {
+                "every decode engine has as many requests as it may (--max-decode-per-engine); try again"
+            }
+        },
     )
 }
 

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::fleet::engine::{self, Engine};
 use crate::fleet::url::EngineUrl;
-use crate::fleet::{Fleet, report};
+use crate::fleet::{Fleet, Pools, report};
 use crate::ids::Role;
 use crate::observe::Observe;
 use crate::plan::Planner;
@@ -29,13 +29,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Settings {
     /// Prefill engines.
     pub prefill: engine::Settings,
-    /// Decode engines.
+    /// Decode engines, and those that do both.
     pub decode: engine::Settings,
 }
 
 /// Why an engine is not taken in.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
+    /// It has a role that this fleet has no pool for.
+    #[error("{}", wrong_pools(.0))]
+    WrongPools(Pools),
     /// It is there, in the other pool.
     #[error("`{url}` is a {role} engine; remove it first")]
     OtherRole {
@@ -47,6 +50,18 @@ pub enum Refused {
     /// There are too many.
     #[error("there are {ENGINES_MAX} engines, as many as may be; remove one first")]
     Full,
+}
+
+fn wrong_pools(pools: &Pools) -> &'static str {
+    match pools {
+        Pools::PrefillDecode => {
+            "this router has a prefill and a decode pool: give `worker_type`: prefill or decode"
+        }
+        Pools::Regular => {
+            "this router has one pool (`--worker-urls`): give `worker_type`: regular, or none; for prefill and \
+             decode engines start one with `--prefill` and `--decode`"
+        }
+    }
 }
 
 /// Who is in the fleet.
@@ -81,6 +96,10 @@ impl Roster {
     /// # Errors
     /// [`Refused`].
     pub fn add(&self, role: Role, url: &EngineUrl) -> Result<Arc<Engine>, Refused> {
+        let pools = self.fleet.pools();
+        if !pools.roles().contains(&role) {
+            return Err(Refused::WrongPools(pools));
+        }
         let mut leaving = self.leaving.lock();
         if let Some(engine) = self.fleet.find(url.as_str()) {
             if engine.role() != role {
@@ -97,7 +116,7 @@ impl Roster {
         }
         let settings = match role {
             Role::Prefill => self.settings.prefill,
-            Role::Decode => self.settings.decode,
+            Role::Decode | Role::Regular => self.settings.decode,
         };
         let metrics = self.observe.engines().engine(role, url.as_str());
         let engine = Engine::new(role, url.clone(), metrics, settings);

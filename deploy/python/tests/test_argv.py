@@ -9,6 +9,8 @@ from pd_router import PolicyType, RouterArgs
 from pd_router.argv import to_argv
 
 ADDRESS = ["--host=127.0.0.1", "--port=30000"]
+# a router without engines, which register with it later
+DEFAULTS = ["--worker-urls", *ADDRESS]
 
 # field: (a value that is no default, its words)
 VALUES = {
@@ -94,11 +96,11 @@ MODE = {"vllm_pd_disaggregation", "pd_disaggregation"}
 
 
 def words_of(**settings):
-    """The words beyond the address."""
+    """The words beyond the address and those of a router without engines."""
     words = to_argv(RouterArgs(**settings))
     address = [word for word in words if word.startswith(("--host=", "--port="))]
     assert len(address) == 2
-    return [word for word in words if word not in address or word not in ADDRESS]
+    return [word for word in words if word != "--worker-urls" and (word not in address or word not in ADDRESS)]
 
 
 def test_every_field_is_listed():
@@ -117,9 +119,24 @@ def test_all_at_once_keeps_every_word():
     assert sorted(to_argv(RouterArgs(**settings))) == sorted(expected)
 
 
-def test_defaults_say_only_where_to_listen():
-    assert to_argv(RouterArgs()) == ADDRESS
-    assert to_argv(RouterArgs(policy=PolicyType.CacheAware, log_level="INFO")) == ADDRESS
+def test_defaults_say_only_where_to_listen_and_that_engines_will_register():
+    assert to_argv(RouterArgs()) == DEFAULTS
+    assert to_argv(RouterArgs(policy=PolicyType.CacheAware, log_level="INFO")) == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"worker_urls": ["http://w"]},
+        {"vllm_pd_disaggregation": True, "prefill_urls": [("http://p", None)], "decode_urls": ["http://d"]},
+        {"prefill_urls": [("http://p", None)]},
+        {"decode_urls": ["http://d"]},
+        {"service_discovery": True},
+        {"vllm_discovery_address": "a:1"},
+    ],
+)
+def test_a_router_that_is_told_of_engines_does_not_say_that_it_has_none(settings):
+    assert "--worker-urls" not in to_argv(RouterArgs(**settings))
 
 
 @pytest.mark.parametrize("unset", [None, -1, -0.5])
@@ -128,7 +145,7 @@ def test_unset_is_the_default(unset):
         spec.name: unset for spec in dataclasses.fields(RouterArgs) if unset is None or spec.type in (int, float)
     }
     assert len(settings) > 30 or unset is None
-    assert to_argv(RouterArgs(**settings)) == ADDRESS
+    assert to_argv(RouterArgs(**settings)) == DEFAULTS
 
 
 @pytest.mark.parametrize("mode", sorted(MODE))

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,31 @@ def test_static_pools_from_a_prefixed_command_line(engines, tmp_path):
     finally:
         child.kill()
     assert "INFO" not in log.read_text()
+
+
+def test_engines_that_register_with_a_router_that_has_none(engines, tmp_path):
+    args = RouterArgs(host="127.0.0.1", port=free_port(), prometheus_port=free_port(), log_level="warning")
+    log = tmp_path / "router.log"
+    child = multiprocessing.get_context("spawn").Process(target=run_with_log, args=(args, str(log)), daemon=True)
+    child.start()
+    try:
+        until(lambda: not is_free(args.port), "the router", child.is_alive)
+        ask_for_text = {"model": "sim", "prompt": "once upon a time", "max_tokens": 5}
+        assert ask(args.port, "GET", "/health")[0] == 503
+        assert ask(args.port, "POST", "/v1/completions", ask_for_text)[0] == 503
+        # a decode engine serves whole requests too
+        url = engines.url("decode")
+        status, body = ask(args.port, "POST", "/workers", {"url": url, "worker_type": "regular"})
+        assert status == 200, body
+        until(lambda: is_healthy(args.port), "the router's /health", child.is_alive)
+        status, body = ask(args.port, "POST", "/v1/completions", ask_for_text)
+        assert status == 200 and json.loads(body)["choices"][0]["text"]
+        assert ask(args.port, "DELETE", f"/workers/{urllib.parse.quote(url, safe='')}")[0] == 200
+        until(lambda: ask(args.port, "GET", "/list_workers")[1] == b'{"urls":[]}', "no engine")
+        assert ask(args.port, "POST", "/v1/completions", ask_for_text)[0] == 503
+        end(child, args)
+    finally:
+        child.kill()
 
 
 class Story:

@@ -76,6 +76,10 @@ impl FanOut {
         body: Bytes,
     ) -> Response<axum::body::Body> {
         let role = match role(query) {
+            Ok(Some(role)) if !self.fleet.pools().roles().contains(&role) => {
+                let values = if role == Role::Regular { "prefill or decode" } else { "regular" };
+                return respond::fault(&Fault::QueryValue { name: "role", values }).0;
+            }
             Ok(role) => role,
             Err(fault) => return respond::fault(&fault).0,
         };
@@ -101,7 +105,7 @@ impl FanOut {
     async fn all(&self, call: &Call, role: Option<Role>) -> (StatusCode, Value) {
         let snapshot = self.fleet.snapshot();
         let pool = |one: Role| if role.is_none_or(|role| role == one) { snapshot.pool(one) } else { &[] };
-        let (prefill, decode) = (pool(Role::Prefill), pool(Role::Decode));
+        let (prefill, decode) = (pool(Role::Prefill), pool(self.fleet.pools().last()));
         let mut told;
         if call.control.meaning.prefill_first() {
             told = join_all(prefill.iter().map(|engine| self.one(call, engine))).await;
@@ -211,6 +215,7 @@ fn role(query: &str) -> Result<Option<Role>, Fault> {
         role = match value.as_ref() {
             "prefill" => Some(Role::Prefill),
             "decode" => Some(Role::Decode),
+            "regular" => Some(Role::Regular),
             _ => return Err(Fault::QueryValue { name: "role", values: "prefill or decode" }),
         };
     }

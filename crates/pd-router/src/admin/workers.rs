@@ -11,10 +11,12 @@ use serde_json::{Map, Value, json};
 use super::Admin;
 use crate::admit;
 use crate::failure::Fault;
+use crate::fleet::Pools;
 use crate::fleet::engine::Engine;
 use crate::fleet::url::EngineUrl;
 use crate::ids::Role;
 use crate::respond::{self, json_response};
+use crate::roster::Refused;
 
 type Answer = Result<Response, Refusal>;
 
@@ -62,13 +64,15 @@ pub struct Named {
 pub async fn list(State(admin): State<Arc<Admin>>) -> Response {
     let fleet = admin.fleet.snapshot();
     let workers: Vec<Value> = fleet.prefill.iter().chain(&fleet.decode).map(worker).collect();
+    let roles = admin.fleet.pools().roles();
+    let count = |role| if roles.contains(&role) { fleet.pool(role).len() } else { 0 };
     ok(&json!({
         "total": workers.len(),
         "workers": workers,
         "stats": {
-            "prefill_count": fleet.prefill.len(),
-            "decode_count": fleet.decode.len(),
-            "regular_count": 0,
+            "prefill_count": count(Role::Prefill),
+            "decode_count": count(Role::Decode),
+            "regular_count": count(Role::Regular),
         },
     }))
 }
@@ -96,15 +100,14 @@ pub async fn loads(State(admin): State<Arc<Admin>>) -> Response {
 /// What this router is.
 pub async fn server_info(State(admin): State<Arc<Admin>>) -> Response {
     let fleet = admin.fleet.snapshot();
-    let [prefill, decode] = admin.policies;
-    ok(&json!({
-        "server": "pd-router",
-        "version": env!("CARGO_PKG_VERSION"),
-        "prefill_policy": prefill,
-        "decode_policy": decode,
-        "prefill": fleet.prefill.len(),
-        "decode": fleet.decode.len(),
-    }))
+    let mut document = Map::new();
+    document.insert("server".to_owned(), "pd-router".into());
+    document.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
+    for (role, policy) in admin.fleet.pools().roles().iter().zip(admin.policies) {
+        document.insert(format!("{role}_policy"), policy.into());
+        document.insert(role.as_str().to_owned(), fleet.pool(*role).len().into());
+    }
+    ok(&document.into())
 }
 
 /// One engine.
@@ -156,14 +159,19 @@ pub async fn drain(State(admin): State<Arc<Admin>>, Path(path): Path<String>) ->
 fn take_in(admin: &Admin, new: New) -> Answer {
     let invalid = Fault::WorkerInvalid;
     let url = new.url.ok_or_else(|| invalid("give the engine's base URL as `url`".to_owned()))?;
-    let role = match new.worker_type.as_deref() {
-        Some("prefill") => Role::Prefill,
-        Some("decode") => Role::Decode,
-        _ => return Err(invalid("give `worker_type`: prefill or decode".to_owned()).into()),
+    let pools = admin.fleet.pools();
+    let role = match (new.worker_type.as_deref(), pools) {
+        (Some("prefill"), _) => Role::Prefill,
+        (Some("decode"), _) => Role::Decode,
+        (Some("regular"), _) | (None, Pools::Regular) => Role::Regular,
+        _ => return Err(invalid(Refused::WrongPools(pools).to_string()).into()),
     };
     let url = EngineUrl::parse(&url).map_err(|error| invalid(error.to_string()))?;
     let added = admin.roster.add(role, &url);
-    let engine = added.map_err(|refused| Fault::WorkerRefused(refused.to_string()))?;
+    let engine = added.map_err(|refused| match refused {
+        Refused::WrongPools(_) => invalid(refused.to_string()),
+        Refused::OtherRole { .. } | Refused::Full => Fault::WorkerRefused(refused.to_string()),
+    })?;
     let mut document = worker(&engine);
     if let Some(members) = document.as_object_mut() {
         members.insert("status".to_owned(), "added".into());

@@ -99,7 +99,8 @@ impl Choose {
         }
         if !self.session_headers.is_empty() {
             let header = |text: &String| {
-                text.parse::<HeaderName>().map_err(|_| UsageError::Header { text: text.clone() })
+                text.parse::<HeaderName>()
+                    .map_err(|_| UsageError::Header { flag: "--session-headers", text: text.clone() })
             };
             config.plan.session_headers =
                 self.session_headers.iter().map(header).collect::<Result<_, _>>()?;

@@ -338,8 +338,9 @@ pub(super) async fn one_leg(
     // What only reads is answered while the fleet rests, too.
     let reads = *head.method() != Method::POST;
     let mut candidates = context.planner.any(&context.fleet, reads);
-    if candidates.is_empty() && context.fleet.snapshot().rests(Role::Decode) {
-        context.awake(Role::Decode).await?;
+    let last = context.fleet.pools().last();
+    if candidates.is_empty() && context.fleet.snapshot().rests(last) {
+        context.awake(last).await?;
         candidates = context.planner.any(&context.fleet, reads);
     }
     for (candidate, force) in in_turn(&candidates, reads) {

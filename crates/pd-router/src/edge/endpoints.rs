@@ -51,9 +51,13 @@ pub static ENDPOINTS: [Endpoint; 57] = [
     own(
         "GET",
         "/health",
-        "200 while each pool has an engine that can serve; the body says who is down. With `--strict-health` 503 as soon as any engine is.",
+        "200 while each pool has an engine that can serve (one pool with `--worker-urls`); the body says who is down. With `--strict-health` 503 as soon as any engine is.",
     ),
-    own("GET", "/readiness", "As `/health`; `prefill` and `decode` have `healthy` and `total`."),
+    own(
+        "GET",
+        "/readiness",
+        "As `/health`; `prefill` and `decode`, or `regular`, have `healthy` and `total`.",
+    ),
     own("GET", "/metrics", "Prometheus text."),
     own("GET", "/ui", "A page for people: the last minutes, the last failures, the engines."),
     own("GET", "/ui/state", "What the page shows, as JSON."),
@@ -66,7 +70,7 @@ pub static ENDPOINTS: [Endpoint; 57] = [
     fleet(
         "POST",
         "/workers",
-        "Takes an engine in: `{\"url\": URL, \"worker_type\": \"prefill\" or \"decode\"}`. One that drains takes requests again.",
+        "Takes an engine in: `{\"url\": URL, \"worker_type\": \"prefill\" or \"decode\"}`; with `--worker-urls` `\"regular\"`, or none. One that drains takes requests again.",
     ),
     fleet("POST", "/add_worker", "The same from `?url=` and `&worker_type=`."),
     fleet(

@@ -28,7 +28,8 @@ pub fn report(fleet: &Snapshot, observe: &Observe) {
             one.tokens(),
         );
     }
-    for one in fleet.candidates(Role::Decode) {
+    let decode = fleet.candidates(Role::Decode).iter().filter(|one| one.engine().role() == Role::Decode);
+    for one in decode {
         let (pending, active) = match one.rank().number() {
             None => split(one.engine(), one.requests()),
             Some(_) => (0, one.requests()),

@@ -8,12 +8,9 @@ use http::{Method, Request, Uri};
 
 use super::body::ChainBody;
 use crate::fleet::url::EngineUrl;
-use crate::ids::{Leg, RequestId};
+use crate::ids::{Leg, RequestId, X_REQUEST_ID};
 use crate::observe::trace::TRACEPARENT;
 use crate::request::edit::Chain;
-
-/// The header that names a request on every leg and in the answer.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Headers with which a client could steer an engine.
 pub const ROUTING: [HeaderName; 2] = [HeaderName::from_static("x-prefiller-host-port"), DATA_PARALLEL_RANK];
@@ -67,7 +64,7 @@ impl Head {
         for name in ROUTING {
             headers.remove(name);
         }
-        headers.insert(X_REQUEST_ID, id.as_header().clone());
+        headers.insert(X_REQUEST_ID, id.for_engines());
         let path_and_query = uri.path_and_query().map_or("/", |both| both.as_str()).to_owned();
         Self { method, path_and_query, headers }
     }

@@ -18,8 +18,8 @@ use crate::failure::FailureKind;
 use crate::fleet::engine::Engine;
 use crate::task;
 
-/// How long an idle connection is used again. uvicorn, which serves vLLM, closes one after 5 s.
-const IDLE_MAX: Duration = Duration::from_secs(4);
+/// How long an idle connection is used again, the default of `--pool-idle-timeout-secs`. uvicorn, which serves vLLM, closes one after 5 s.
+pub const IDLE_MAX: Duration = Duration::from_secs(4);
 
 /// The most idle connections kept an engine and worker; more are closed.
 const IDLE_CONNECTIONS_MAX: usize = 1024;
@@ -29,6 +29,8 @@ const IDLE_CONNECTIONS_MAX: usize = 1024;
 pub struct Settings {
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
+    /// How long an idle connection is used again.
+    pub idle_max: Duration,
     /// TLS for https engines.
     pub tls: Arc<rustls::ClientConfig>,
 }
@@ -62,9 +64,10 @@ impl Lease {
         if self.sender.is_closed() {
             return;
         }
+        let idle_max = self.client.settings.idle_max;
         let mut shelves = self.client.shelves.lock();
         let shelf = shelves.entry(self.engine).or_default();
-        shelf.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed());
+        shelf.retain(|idle| idle.since.elapsed() < idle_max && !idle.sender.is_closed());
         if shelf.len() < IDLE_CONNECTIONS_MAX {
             shelf.push(Idle { sender: self.sender, since: Instant::now(), epoch: self.epoch });
         }
@@ -166,10 +169,10 @@ impl LegClient {
 
     /// The idle connection used last, if one is still good.
     fn take_idle(&self, engine: &Engine) -> Option<SendRequest<ChainBody>> {
-        let epoch = engine.epoch();
+        let (epoch, idle_max) = (engine.epoch(), self.settings.idle_max);
         let mut shelves = self.shelves.lock();
         let shelf = shelves.get_mut(&engine.id())?;
-        let good = |idle: &mut Idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed();
+        let good = |idle: &mut Idle| idle.since.elapsed() < idle_max && !idle.sender.is_closed();
         shelf.retain_mut(|idle| idle.epoch == epoch && good(idle));
         let ready = shelf.iter().rposition(|idle| idle.sender.is_ready())?;
         Some(shelf.remove(ready).sender)
@@ -177,8 +180,9 @@ impl LegClient {
 
     /// Closes what nobody will use again: engines come and go.
     fn tidy(&self) {
+        let idle_max = self.settings.idle_max;
         self.shelves.lock().retain(|_, shelf| {
-            shelf.retain(|idle| idle.since.elapsed() < IDLE_MAX && !idle.sender.is_closed());
+            shelf.retain(|idle| idle.since.elapsed() < idle_max && !idle.sender.is_closed());
             !shelf.is_empty()
         });
     }

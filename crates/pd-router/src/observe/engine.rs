@@ -141,7 +141,7 @@ impl EngineFamilies {
         let labels = &[role.as_str(), url];
         let own = if role == Role::Prefill { Leg::Prefill } else { Leg::Decode };
         let leg = |leg: Leg| self.legs.with_label_values(&[role.as_str(), url, leg.as_str()]);
-        let decodes = role == Role::Decode;
+        let decodes = role != Role::Prefill;
         let metrics = Arc::new(EngineMetrics {
             url: url.to_owned(),
             role,
@@ -188,7 +188,7 @@ impl EngineFamilies {
         for reason in Missing::ALL {
             self.missing.remove_label_values(&[url, reason.as_str()]).ok();
         }
-        if engine.role == Role::Decode {
+        if engine.role != Role::Prefill {
             self.handover_seconds.remove_label_values(&[url]).ok();
             self.inter_token_seconds.remove_label_values(&[url]).ok();
             self.pairs_open.remove_label_values(&[url]).ok();

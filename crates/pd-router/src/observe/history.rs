@@ -161,7 +161,7 @@ impl History {
             failed: rate(own.count(Blame::Engine as usize) + own.count(Blame::Router as usize)),
             tokens: rate(came.count(OUTCOMES)),
             first_token: recent(&mut self.apis.iter(), 0),
-            inter_token: recent(&mut self.of(Role::Decode), 2),
+            inter_token: recent(&mut self.decoding(), 2),
         };
         self.points.push_back(point);
         if self.points.len() > POINTS_MAX {
@@ -169,8 +169,13 @@ impl History {
         }
     }
 
-    fn of(&self, role: Role) -> impl Iterator<Item = &Track> {
-        self.engines.values().filter(move |(_, its, _)| *its == role).map(|(_, _, track)| track)
+    fn of(&self, wanted: fn(Role) -> bool) -> impl Iterator<Item = &Track> {
+        self.engines.values().filter(move |(_, its, _)| wanted(*its)).map(|(_, _, track)| track)
+    }
+
+    /// The engines whose answers clients read.
+    fn decoding(&self) -> impl Iterator<Item = &Track> {
+        self.of(|role| role != Role::Prefill)
     }
 
     /// The points that are kept, the oldest first.
@@ -188,7 +193,7 @@ impl History {
             sum
         };
         let apis = sum(&mut self.apis.iter());
-        let (prefill, decode) = (sum(&mut self.of(Role::Prefill)), sum(&mut self.of(Role::Decode)));
+        let (prefill, decode) = (sum(&mut self.of(|role| role == Role::Prefill)), sum(&mut self.decoding()));
         let own = self.own.minute();
         Minute {
             seconds: self.clock.seconds(),

@@ -138,7 +138,7 @@ impl Settings {
     const fn policy(&self, role: Role) -> &'static str {
         let [prefill, decode] = self.policies;
         match role {
-            Role::Prefill => prefill,
+            Role::Prefill | Role::Regular => prefill,
             Role::Decode => decode,
         }
     }

@@ -1,4 +1,4 @@
-//! The load rule that policies share: requests in flight for decode, the tokens of their prompts for prefill.
+//! The load rule that policies share: the tokens of their prompts for prefill, requests in flight for all others.
 
 use super::policy::Order;
 use crate::fleet::candidate::Candidate;
@@ -15,13 +15,13 @@ const SLACK_PREFILL: i64 = 4;
 /// The same for decode, which computes them together: with fewer no engine is busy.
 const SLACK_DECODE: i64 = 8;
 
-/// How loaded a candidate is. A prefill engine is busy for as long as its prompts are long, a decode engine
-/// for as long as its requests last.
+/// How loaded a candidate is. A prefill engine is busy for as long as its prompts are long, any other for as
+/// long as its requests last.
 #[must_use]
 pub fn load(candidate: &Candidate) -> (i64, i64) {
     match candidate.engine().role() {
         Role::Prefill => (candidate.tokens(), candidate.requests()),
-        Role::Decode => (candidate.requests(), candidate.tokens()),
+        Role::Decode | Role::Regular => (candidate.requests(), candidate.tokens()),
     }
 }
 
@@ -49,7 +49,7 @@ pub fn saturation(pool: &[&Candidate]) -> i64 {
     let fair = (total + 1) as f64 / pool.len().max(1) as f64;
     let slack = match pool.first().map(|one| one.engine().role()) {
         Some(Role::Prefill) => SLACK_PREFILL,
-        Some(Role::Decode) | None => SLACK_DECODE,
+        Some(Role::Decode | Role::Regular) | None => SLACK_DECODE,
     };
     ((fair * BOUND).ceil() as i64).max(slack)
 }

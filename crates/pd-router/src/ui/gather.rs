@@ -25,8 +25,8 @@ pub(super) fn state(admin: &Admin) -> State {
     let (fleet, observe) = (admin.fleet.snapshot(), &admin.observe);
     observe.refresh();
     let (minute, points, pools) = observe.with_history(|history| {
-        let pools = [Role::Prefill, Role::Decode].map(|role| pool(role, &fleet, history));
-        (history.minute(), history.points(), pools.to_vec())
+        let pools = admin.fleet.pools().roles().iter().map(|role| pool(*role, &fleet, history));
+        (history.minute(), history.points(), pools.collect::<Vec<_>>())
     });
     let mut requests = requests(&minute, &points);
     (requests.in_flight, requests.waiting) = (observe.in_flight(), observe.queue_depth.get());
@@ -57,8 +57,8 @@ fn findings(admin: &Admin, fleet: &Snapshot, pools: &[Pool], requests: &Requests
     if admin.draining.is_cancelled() {
         find(Level::Down, "the router is about to end: it takes no new requests".to_owned());
     }
-    for role in [Role::Prefill, Role::Decode] {
-        if !fleet.can_serve(role) {
+    for role in admin.fleet.pools().roles() {
+        if !fleet.can_serve(*role) {
             find(Level::Down, format!("no {role} engine is up"));
         }
     }

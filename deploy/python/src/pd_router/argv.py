@@ -34,9 +34,8 @@ def _words(args: RouterArgs, spec: dataclasses.Field) -> list[str]:
         return [f"{flag}={default if _unset(value) else value}"]
     if spec.name == "vllm_pd_disaggregation":
         return [flag] if args.is_pd else []
-    if spec.name == "worker_urls" and (args.is_pd or args.service_discovery):
-        # vllm-router does not look at them then
-        return []
+    if spec.name == "worker_urls":
+        return _worker_urls(args, flag)
     if kind == "none" or spec.name == "pd_disaggregation" or _unset(value):
         return []
     if kind == "switch":
@@ -53,6 +52,15 @@ def _words(args: RouterArgs, spec: dataclasses.Field) -> list[str]:
     if spec.name == "log_level":
         value, default = str(value).lower(), spec.metadata["typed_default"]
     return [] if value == default else [f"{flag}={value}"]
+
+
+def _worker_urls(args: RouterArgs, flag: str) -> list[str]:
+    if args.is_pd or args.service_discovery:
+        # vllm-router does not look at them then
+        return []
+    named = bool(args.prefill_urls or args.decode_urls or args.vllm_discovery_address)
+    # a router without engines, which register with it later, has the flag without a word
+    return [f"{flag}={url}" for url in args.worker_urls or []] or ([] if named else [flag])
 
 
 def _unset(value: Any) -> bool:
