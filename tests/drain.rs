@@ -14,7 +14,7 @@ async fn a_drain_turns_readiness_refuses_new_requests_and_lets_streams_end() {
     let address = bed.address();
     let stream = bed.begin_stream(20).await;
     until("the stream runs", || bed.decode[0].running() == 1).await;
-    let Bed { router, prefill, decode } = bed;
+    let Bed { router, prefill, decode, .. } = bed;
     #[allow(clippy::disallowed_methods, reason = "a test of its own")]
     let stopping = tokio::spawn(router.stop());
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -39,7 +39,7 @@ async fn at_the_drain_timeout_streams_are_told_so() {
     let mut stream = bed.begin_stream(200).await;
     let mut first = [0; 32];
     stream.read_exact(&mut first).await.unwrap();
-    let Bed { router, prefill, decode } = bed;
+    let Bed { router, prefill, decode, .. } = bed;
     let started = Instant::now();
     tokio::join!(router.stop(), async {
         let mut rest = String::new();

@@ -208,7 +208,7 @@ async fn engines_that_close_idle_connections_at_any_moment_cost_nothing() {
     config.threads = 1;
     let router = Router::start(config).await.unwrap();
     router.all_up().await;
-    let bed = pd_tests::Bed { router, prefill: vec![prefill], decode: vec![decode] };
+    let bed = pd_tests::Bed::of(router, vec![prefill], vec![decode]);
     for number in 0..400_u64 {
         bed.all_good(1, "an idle connection was closed").await;
         tokio::time::sleep(Duration::from_micros(13_000 + number * 10)).await;

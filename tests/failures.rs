@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use pd_router::observe::record::Outcome;
 use pd_sim::{Fault, FaultKind, Junk, Missing, expected};
 use pd_tests::{Answer, Bed, ask, bed, text_of};
 use serde_json::Value;
@@ -88,7 +89,7 @@ fn seen(answer: &Answer, body: &Value) -> String {
 }
 
 async fn outcome(bed: &Bed) -> &'static str {
-    let outcomes = ["ok", "engine_error", "router_error", "shed", "incomplete_stream", "client_closed"];
+    let outcomes = Outcome::ALL.map(Outcome::as_str);
     pd_tests::until("it is counted", || bed.metric("pd_router_requests_in_flight") == 0.0).await;
     outcomes
         .into_iter()

@@ -218,7 +218,7 @@ async fn router(words: &[&str]) -> Bed {
     let config: Config = args(&[&["--port=0", "--threads=1"], words].concat()).config().expect("good");
     let router = Router::start(Config { prometheus: None, ..config }).await.expect("a router");
     tokio::time::timeout(Duration::from_secs(5), router.all_up()).await.expect("up");
-    Bed { router, prefill: Vec::new(), decode: Vec::new() }
+    Bed::of(router, Vec::new(), Vec::new())
 }
 
 #[tokio::test]

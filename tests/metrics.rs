@@ -13,7 +13,7 @@ use pd_router::fleet::url::EngineUrl;
 use pd_router::plan::name::PolicyName;
 use pd_sim::{Fault, FaultKind, Role, Sim, SimConfig};
 use pd_tests::exposition::{self, Family};
-use pd_tests::{Bed, PATHS, ask, bed, bed_of, exchange, request, slow_tokens, until};
+use pd_tests::{Bed, Scraped, ask, bed, bed_of, exchange, request, slow_tokens, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -39,172 +39,6 @@ fn status(status: u16) -> FaultKind {
 
 async fn settled(bed: &Bed) {
     until("nothing is in flight", || bed.metric("pd_router_requests_in_flight") == 0.0).await;
-}
-
-/// What the test itself counted.
-#[derive(Default)]
-struct Tally {
-    outcomes: BTreeMap<(&'static str, &'static str), f64>,
-    codes: BTreeMap<u16, f64>,
-}
-
-impl Tally {
-    fn add(&mut self, api: &'static str, outcome: &'static str, code: u16) {
-        *self.outcomes.entry((api, outcome)).or_default() += 1.0;
-        *self.codes.entry(code).or_default() += 1.0;
-    }
-
-    fn compare(&self, bed: &Bed) {
-        let families = scrape(bed);
-        for (_, labels, value) in &families["pd_router_requests_total"].samples {
-            let key = (labels["api"].as_str(), labels["outcome"].as_str());
-            let counted = self.outcomes.iter().find(|((api, outcome), _)| (*api, *outcome) == key);
-            assert_eq!(*value, counted.map_or(0.0, |(_, count)| *count), "{labels:?}");
-        }
-        for (_, labels, value) in &families["pd_router_responses_total"].samples {
-            let counted = labels["code"].parse().ok().and_then(|code: u16| self.codes.get(&code));
-            assert_eq!(*value, counted.copied().unwrap_or(0.0), "{labels:?}");
-        }
-        let all: f64 = self.codes.values().sum();
-        assert_eq!(bed.sum("pd_router_request_seconds_count", &["api"]), all);
-        assert_eq!(bed.sum("vllm_router_pd_requests_total", &[]), all);
-    }
-}
-
-#[tokio::test]
-async fn a_scrape_says_what_happened() {
-    let bed = bed(1, 1, |config| {
-        config.dispatch.retry.max_retries = 1;
-        config.dispatch.retry.initial_backoff = Duration::from_millis(2);
-        config.queue = Queue::new(4, 0, Duration::from_secs(1));
-    })
-    .await;
-    let before = series(&scrape(&bed));
-    let mut tally = Tally::default();
-    for (path, api) in PATHS.into_iter().zip(["completions", "chat", "responses", "generate", "messages"]) {
-        for stream in [false, true, true] {
-            assert_eq!(bed.post(path, &ask(path, "some words", 6, stream)).await.status, 200);
-            tally.add(api, "ok", 200);
-        }
-    }
-    settled(&bed).await;
-    let answer = bed.post(CHAT, &ask(CHAT, "some words", 6, false)).await;
-    tally.add("chat", "ok", 200);
-    settled(&bed).await;
-    let prompt_tokens = answer.json()["usage"]["prompt_tokens"].as_f64().unwrap();
-    assert_eq!(bed.metric("pd_router_prompt_tokens_total{api=\"chat\"}"), 4.0 * prompt_tokens);
-    for api in ["completions", "chat", "responses", "generate", "messages"] {
-        let requests = if api == "chat" { 4.0 } else { 3.0 };
-        let of = |family: &str| bed.metric(&format!("{family}{{api=\"{api}\"}}"));
-        assert_eq!(of("pd_router_generated_tokens_total"), 6.0 * requests, "{api}");
-        assert_eq!(of("pd_router_time_to_first_token_seconds_count"), 2.0, "{api}");
-        assert_eq!(of("pd_router_time_per_output_token_seconds_count"), 2.0, "{api}");
-        assert_eq!(of("pd_router_request_body_bytes_count"), requests, "{api}");
-        assert!(of("pd_router_response_body_bytes_total") > 300.0, "{api}");
-    }
-    let served = 16.0;
-    for family in ["handoff_gap_seconds", "added_seconds", "queue_wait_seconds"] {
-        assert_eq!(bed.metric(&format!("pd_router_{family}_count")), served, "{family}");
-    }
-    assert_eq!(bed.sum("pd_router_handover_seconds_count", &[]), 10.0);
-    assert_eq!(bed.sum("pd_router_inter_token_seconds_count", &[]), 10.0 * 5.0);
-    for (role, leg) in [("prefill", "prefill"), ("decode", "decode")] {
-        let role = format!("role=\"{role}\"");
-        assert_eq!(bed.sum("pd_router_leg_answer_seconds_count", &[&role]), served);
-        assert_eq!(bed.sum("pd_router_legs_total", &[&role, &format!("leg=\"{leg}\"")]), served);
-        assert_eq!(bed.sum(&format!("vllm_router_pd_{leg}_requests_total"), &[]), served);
-    }
-    assert_eq!(bed.metric("vllm_router_pd_decode_pending_seconds_count"), served);
-    assert_eq!(
-        bed.metric(&format!("vllm_router_pd_request_duration_seconds_count{{route=\"{CHAT}\"}}")),
-        4.0
-    );
-    let rounds = 10;
-    for _ in 0..rounds {
-        troubles(&bed, &mut tally).await;
-        settled(&bed).await;
-    }
-    tally.compare(&bed);
-    legs_are_counted(&bed, f64::from(rounds));
-    assert_eq!(series(&scrape(&bed)), before, "a series that was not there from the start");
-    bed.closes().await;
-}
-
-/// Each leg that an engine saw, each that it failed, each that was tried again.
-fn legs_are_counted(bed: &Bed, rounds: f64) {
-    let seen =
-        |sim: &Sim| sim.requests().iter().filter(|request| request.path != "/v1/models").count() as f64;
-    for (leg, sim, failed) in [("prefill", &bed.prefill[0], 2.0), ("decode", &bed.decode[0], 3.0)] {
-        let (role, own) = (format!("role=\"{leg}\""), format!("leg=\"{leg}\""));
-        assert_eq!(bed.sum("pd_router_legs_total", &[&role, &own]), seen(sim), "{leg}");
-        assert_eq!(bed.sum("pd_router_leg_errors_total", &[&role]), failed * rounds, "{leg}");
-        assert_eq!(bed.sum(&format!("vllm_router_pd_{leg}_errors_total"), &[]), failed * rounds, "{leg}");
-    }
-    assert_eq!(bed.sum("pd_router_legs_total", &["leg=\"one-hop\""]), rounds);
-    let retried = |leg: &str, reason: &str| {
-        bed.metric(&format!("pd_router_retries_total{{leg=\"{leg}\",reason=\"{reason}\"}}"))
-    };
-    assert_eq!((retried("prefill", "status"), retried("decode", "status")), (rounds, rounds));
-    assert_eq!(retried("decode", "first_event"), rounds);
-    assert_eq!(bed.sum("pd_router_retries_total", &[]), 3.0 * rounds);
-}
-
-/// Everything that is not simply served.
-async fn troubles(bed: &Bed, tally: &mut Tally) {
-    let (prefill, decode) = (&bed.prefill[0], &bed.decode[0]);
-    let body = ask(CHAT, "some words", 6, true);
-    prefill.set_fault(once(status(400)));
-    assert_eq!(bed.post(CHAT, &body).await.status, 400);
-    tally.add("chat", "ok", 400);
-    for engine in [prefill, decode] {
-        engine.set_fault(Fault { kind: status(500), times: Some(2) });
-        assert_eq!(bed.post(CHAT, &body).await.status, 500);
-        tally.add("chat", "engine_error", 500);
-    }
-    decode.set_fault(once(FaultKind::EventStream("data: {\"error\":{}}\n\n".to_owned())));
-    assert_eq!(bed.post(CHAT, &body).await.status, 200);
-    tally.add("chat", "ok", 200);
-    decode.set_fault(once(FaultKind::EventStream("data: {\"choices\":[]}\n\n".to_owned())));
-    assert_eq!(bed.post(CHAT, &body).await.status, 200);
-    tally.add("chat", "incomplete_stream", 200);
-    decode.set_fault(once(FaultKind::CutInside(2)));
-    assert!(!bed.post(CHAT, &body).await.whole);
-    tally.add("chat", "engine_error", 200);
-    bed.router.all_up().await;
-    assert_eq!(exchange(bed.address(), &request("POST", CHAT, &[], b"{")).await.status, 400);
-    tally.add("chat", "router_error", 400);
-    for (method, path, code) in [
-        ("POST", "/v1/nope", 404),
-        ("GET", "/v1/nope/../x?a=1", 404),
-        ("BREW", CHAT, 405),
-        ("PUT", "/health", 405),
-    ] {
-        assert_eq!(exchange(bed.address(), &request(method, path, &[], b"")).await.status, code);
-        tally.add("unknown", "router_error", code);
-    }
-    let models = exchange(bed.address(), &request("GET", "/v1/models", &[], b"")).await;
-    assert_eq!(models.status, 200);
-    tally.add("one_hop", "ok", 200);
-    // One leaves in the middle of its stream, where its status is known.
-    decode.set_fault(once(FaultKind::StallAfter(2)));
-    let mut leaving = bed.begin_stream(6).await;
-    let mut some = [0; 12];
-    leaving.read_exact(&mut some).await.unwrap();
-    assert_eq!(&some, b"HTTP/1.1 200");
-    drop(leaving);
-    tally.add("chat", "client_closed", 200);
-    settled(bed).await;
-    // Four are in prefill and leave; a fifth finds no slot.
-    prefill.set_fault(Fault { kind: FaultKind::Stall, times: Some(4) });
-    let mut held = Vec::new();
-    for _ in 0..4 {
-        held.push(bed.begin_stream(4).await);
-    }
-    until("prefill has four", || prefill.running() == 4).await;
-    assert_eq!(bed.post(CHAT, &body).await.status, 429);
-    tally.add("chat", "shed", 429);
-    drop(held);
-    (0..4).for_each(|_| tally.add("chat", "client_closed", 499));
 }
 
 #[tokio::test]
@@ -307,6 +141,7 @@ async fn the_first_token_is_the_first_event_with_content() {
     let decode = format!("http://{}", listener.local_addr().unwrap());
     let url = |text: &str| vec![EngineUrl::parse(text).unwrap()];
     let router = Router::start(Config::new(url(&prefill.url()), url(&decode), None).unwrap()).await.unwrap();
+    let _scraped = Scraped::of(&router);
     let mut engine = tokio::task::JoinSet::new();
     engine.spawn(late_token(listener));
     router.all_up().await;

@@ -54,8 +54,9 @@ async fn an_engine_has_no_more_than_it_may() {
     let second = bed.begin_stream(20).await;
     until("each decode engine has one", || bed.decode.iter().all(|sim| sim.running() == 1)).await;
     let refused = bed.post(CHAT, &ask(CHAT, "a", 2, false)).await;
-    assert_eq!((refused.status, refused.code()), (503, "no_decode_engine".into()));
+    assert_eq!((refused.status, refused.code()), (503, "engines_full".into()));
     assert!(refused.header("retry-after").is_some());
+    assert_eq!(bed.sum("pd_router_requests_total", &["outcome=\"shed\""]), 1.0);
     assert!(pd_tests::read(first).await.whole && pd_tests::read(second).await.whole);
     assert_eq!(bed.post(CHAT, &ask(CHAT, "a", 2, false)).await.status, 200);
 }
@@ -81,5 +82,7 @@ async fn beyond_the_descriptors_requests_are_refused_and_health_and_metrics_stil
         assert!(pd_tests::read(stream).await.whole);
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
+    let refused = bed.metric("pd_router_requests_total{api=\"unknown\",outcome=\"shed\"}");
+    assert_eq!(refused, 40.0, "each was counted");
     bed.all_good(2, "room again").await;
 }

@@ -7,7 +7,7 @@ use pd_router::app::Router;
 use pd_router::config::Config;
 use pd_router::fleet::url::EngineUrl;
 use pd_sim::{Role, Sim, SimConfig};
-use pd_tests::{ask, bed, exchange, request};
+use pd_tests::{Scraped, ask, bed, exchange, request};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -20,6 +20,7 @@ async fn status(prefill: &str, decode: &str, ca: Option<&std::path::PathBuf>) ->
     let url = |text: &str| vec![EngineUrl::parse(text).unwrap()];
     let config = Config::new(url(prefill), url(decode), ca).unwrap();
     let router = Router::start(config).await.unwrap();
+    let _scraped = Scraped::of(&router);
     tokio::time::timeout(std::time::Duration::from_secs(2), router.all_up()).await.ok();
     let body = ask(CHAT, "hello", 3, false).to_string();
     let answer = exchange(router.address(), &request("POST", CHAT, &[], body.as_bytes())).await;

@@ -34,7 +34,7 @@ async fn regular(count: usize, latency: Latency, change: impl FnOnce(&mut Config
     let router = Router::start(config).await.expect("a router");
     let up = tokio::time::timeout(Duration::from_secs(10), router.all_up()).await;
     up.expect("every engine up within 10 s");
-    Bed { router, prefill: Vec::new(), decode: sims }
+    Bed::of(router, Vec::new(), sims)
 }
 
 fn in_turn(config: &mut Config) {

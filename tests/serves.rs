@@ -120,6 +120,7 @@ async fn a_path_of_the_users_own_is_served_like_the_shape_it_names() {
 async fn a_missing_handoff_sends_decode_the_clients_body_alone() {
     use pd_sim::{Fault, FaultKind, Missing};
     let bed = bed(1, 1, |_| {}).await;
+    let engine = format!("engine=\"{}\"", bed.prefill[0].url());
     for (how, reason) in [
         (Missing::Absent, "absent"),
         (Missing::Null, "absent"),
@@ -134,7 +135,9 @@ async fn a_missing_handoff_sends_decode_the_clients_body_alone() {
         let text = text_of("/v1/chat/completions", &answer);
         assert_eq!(text, expected("/v1/chat/completions", &body, 5), "{how:?}");
         assert_eq!(bed.decode[0].requests()[0].body, body.to_string(), "{how:?}");
-        assert!(bed.metric(&format!("pd_router_missing_handoffs_total{{reason=\"{reason}\"}}")) >= 1.0);
+        assert!(
+            bed.sum("pd_router_missing_handoffs_total", &[&engine, &format!("reason=\"{reason}\"")]) >= 1.0
+        );
     }
     bed.prefill[0].set_fault(Fault { kind: FaultKind::TransferMode("push".into()), times: Some(1) });
     let answer = bed.post("/v1/chat/completions", &ask("/v1/chat/completions", "a", 5, false)).await;

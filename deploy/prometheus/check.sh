@@ -105,8 +105,8 @@ echo "$dead"
 
 firing() { python3 "$rules/check.py" firing "http://127.0.0.1:$prom" PdRouterNoDecodeEngine; }
 [ -z "$(firing)" ] || fail "PdRouterNoDecodeEngine fires while decode engines are up: $(firing)"
-kill -9 "$decode_pid"
-wait "$decode_pid" 2>/dev/null || true
+# without the shell's own word on a child that was killed
+{ kill -9 "$decode_pid" && wait "$decode_pid" || true; } 2>/dev/null
 for _ in $(seq 60); do [ -n "$(firing)" ] && break; sleep 0.5; done
 [ "$(firing)" = "127.0.0.1:$pair_metrics" ] || fail "PdRouterNoDecodeEngine fires for: '$(firing)', not for the one router that lost its decode engine"
 echo "PdRouterNoDecodeEngine fires for the router whose only decode engine was killed, and did not before"

@@ -118,6 +118,7 @@ fn check(name: &str, family: &Family) {
     let mut seen = BTreeSet::new();
     for (sample, labels, value) in &family.samples {
         assert!(seen.insert((sample, labels)), "{sample} {labels:?} twice");
+        assert!(!value.is_nan(), "{sample} {labels:?} is no number");
         assert!(family.kind == "gauge" || *value >= 0.0, "{sample} {labels:?} is {value}");
     }
     if family.kind == "counter" {
@@ -142,5 +143,43 @@ fn check(name: &str, family: &Family) {
         assert!(last.0.is_infinite(), "{name} {labels:?} does not end with +Inf");
         assert!((last.1 - of(&count)).abs() < f64::EPSILON, "{name} {labels:?}: +Inf is not the count");
         of(&format!("{name}_sum"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::read;
+
+    const GOOD: &str = "# HELP a_total What.\n# TYPE a_total counter\na_total{x=\"1\\n\",y=\"2\"} 3\n\
+        # HELP h_seconds What.\n# TYPE h_seconds histogram\nh_seconds_bucket{le=\"0.1\"} 1\n\
+        h_seconds_bucket{le=\"+Inf\"} 2\nh_seconds_sum 0.5\nh_seconds_count 2\n";
+
+    #[test]
+    fn what_is_wrong_fails() {
+        assert_eq!(read(GOOD)["a_total"].samples[0].1["x"], "1\n");
+        for (good, bad) in [
+            ("# TYPE a_total counter\n", ""),
+            ("# HELP a_total What.\n", ""),
+            ("# TYPE a_total counter", "# TYPE a_total number"),
+            ("a_total", "a"),
+            ("y=\"2\"", "x=\"2\""),
+            ("y=\"2\"", "y=\"2"),
+            ("\\n", "\\t"),
+            ("} 3\n", "} three\n"),
+            ("} 3\n", "} NaN\n"),
+            ("} 3\n", "} -3\n"),
+            ("} 3\n", "} 3\na_total{x=\"1\\n\",y=\"2\"} 3\n"),
+            ("+Inf", "10"),
+            ("\"} 2", "\"} 0"),
+            ("count 2", "count 3"),
+            ("h_seconds_sum 0.5\n", ""),
+            ("count 2\n", "count 2"),
+        ] {
+            assert!(GOOD.contains(good), "{good}");
+            let text = GOOD.replacen(good, bad, if good == "a_total" { 9 } else { 1 });
+            assert!(catch_unwind(|| read(&text)).is_err(), "{text}");
+        }
     }
 }

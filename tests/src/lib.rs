@@ -5,12 +5,14 @@ pub mod exposition;
 pub mod promql;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pd_router::app::Router;
 use pd_router::cli::Args;
 use pd_router::config::Config;
 use pd_router::fleet::url::EngineUrl;
+use pd_router::observe::Observe;
 use pd_router::plan::name::PolicyName;
 use pd_sim::{Latency, LedgerView, Role, Sim, SimConfig, expected};
 use serde_json::{Value, json};
@@ -30,6 +32,29 @@ pub struct Bed {
     pub prefill: Vec<Sim>,
     /// Its decode engines.
     pub decode: Vec<Sim>,
+    /// Reads its metrics when the test is over.
+    pub scraped: Scraped,
+}
+
+/// Reads a router's metrics strictly when the test is over: what is no valid exposition fails the test.
+#[derive(Debug)]
+pub struct Scraped(Arc<Observe>);
+
+impl Scraped {
+    /// The metrics of this router.
+    #[must_use]
+    pub fn of(router: &Router) -> Self {
+        Self(Arc::clone(router.observe()))
+    }
+}
+
+impl Drop for Scraped {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let families = exposition::read(&self.0.render());
+            assert!(families.contains_key("pd_router_requests_total"), "families are missing");
+        }
+    }
 }
 
 /// A bed of this many engines, the router's settings changed by `change`.
@@ -68,10 +93,16 @@ pub async fn bed_of(
     let router = Router::start(config).await.expect("a router");
     let up = tokio::time::timeout(Duration::from_secs(10), router.all_up()).await;
     up.expect("every engine up within 10 s");
-    Bed { router, prefill, decode }
+    Bed::of(router, prefill, decode)
 }
 
 impl Bed {
+    /// This router and the engines behind it.
+    #[must_use]
+    pub fn of(router: Router, prefill: Vec<Sim>, decode: Vec<Sim>) -> Self {
+        Self { scraped: Scraped::of(&router), router, prefill, decode }
+    }
+
     /// Where the router listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -229,7 +260,9 @@ pub async fn read(mut stream: TcpStream) -> Answer {
     parse(&bytes, ended.is_ok())
 }
 
-fn parse(bytes: &[u8], mut whole: bool) -> Answer {
+/// Reads an answer from the bytes that came so far; `whole`: whether its connection ended well.
+#[must_use]
+pub fn parse(bytes: &[u8], mut whole: bool) -> Answer {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(bytes.len());
     let (head, rest) = bytes.split_at(end);
     let head = String::from_utf8_lossy(head).to_lowercase();

@@ -186,7 +186,7 @@ impl Router {
 
     /// What it counts.
     #[must_use]
-    pub fn observe(&self) -> &Observe {
+    pub fn observe(&self) -> &Arc<Observe> {
         &self.admin.observe
     }
 

@@ -84,7 +84,9 @@ pub async fn show(router: &Router) -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \\\n    \
          -d '{{\"model\":\"sim\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"hello\"}}]}}'\n  \
-         curl http://{address}/metrics\n\nServing until Ctrl-C."
+         curl http://{address}/metrics\n\nWatch it at http://{address}/ui in a browser, or in another terminal:\n\n  \
+         pd-router top {address}     (from a checkout: cargo run --release -p pd-router -- top {address})\n\n\
+         Serving until Ctrl-C."
     );
     Ok(())
 }

@@ -112,8 +112,9 @@ pub struct Context {
 impl Context {
     /// Waits, as far as the settings and the queue allow, while the engines of a role rest.
     async fn awake(&self, role: Role) -> Result<(), Fault> {
-        if !self.fleet.snapshot().rests(role) {
-            return Err(Fault::NoEngine(role));
+        let fleet = self.fleet.snapshot();
+        if !fleet.rests(role) {
+            return Err(if fleet.full(role) { Fault::EnginesFull(role) } else { Fault::NoEngine(role) });
         }
         if self.settings.paused == Paused::Reject {
             return Err(Fault::Resting(role));

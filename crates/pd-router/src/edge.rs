@@ -86,7 +86,7 @@ pub fn full(admin: &Arc<Admin>, front: &Front) -> Router {
         response
     };
     admin::router(admin)
-        .fallback(|| async { respond::fault(&Fault::ConnectionsFull).0 })
+        .fallback(|| async { not_served(&Fault::ConnectionsFull) })
         .layer(axum::middleware::map_response(close))
         .layer(RequestIdLayer { observe: Arc::clone(&admin.observe), front: front.clone() })
 }

@@ -68,6 +68,8 @@ pub enum Fault {
     },
     /// The pool of this role has no engine that can serve.
     NoEngine(Role),
+    /// Every engine of this role that could serve has as many requests as it may.
+    EnginesFull(Role),
     /// Every engine of this role that is up is paused or asleep.
     Resting(Role),
     /// A leg failed.

@@ -101,6 +101,14 @@ impl Snapshot {
         self.pool(role).iter().any(|engine| !engine.draining() && (engine.up() || engine.slow()))
     }
 
+    /// Whether a role has engines that would serve if they had room.
+    #[must_use]
+    pub fn full(&self, role: Role) -> bool {
+        let serves = |engine: &&Arc<Engine>| engine.up() && engine.takes(false);
+        let mut serving = self.pool(role).iter().filter(serves).peekable();
+        serving.peek().is_some() && serving.all(|engine| !engine.has_room())
+    }
+
     /// Whether a role has engines that are up, and all of those rest.
     #[must_use]
     pub fn rests(&self, role: Role) -> bool {

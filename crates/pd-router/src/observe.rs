@@ -39,7 +39,7 @@ use prometheus::{
 };
 use reasons::Reasons;
 
-use crate::ids::{HandoffEnd, Leg, Missing, RetryReason, WholeReason};
+use crate::ids::{HandoffEnd, Leg, RetryReason, WholeReason};
 
 /// The `api` label of paths that need no handoff.
 pub const ONE_HOP: &str = "one_hop";
@@ -261,11 +261,6 @@ impl Observe {
     /// Counts a request that goes whole.
     pub fn whole(&self, reason: WholeReason) {
         self.reasons.whole(reason);
-    }
-
-    /// Counts a prefill answer without a usable handoff.
-    pub fn missing(&self, reason: Missing) {
-        self.reasons.missing(reason);
     }
 
     /// Counts a step of a handoff's way.

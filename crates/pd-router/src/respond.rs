@@ -103,6 +103,7 @@ fn judge(fault: &Fault) -> Verdict {
             )
         },
         Fault::NoEngine(role) => no_engine(*role),
+        Fault::EnginesFull(role) => engines_full(*role),
         Fault::Resting(role) => resting(*role),
         Fault::Leg(failure) => leg(failure),
     }
@@ -126,7 +127,7 @@ fn client(status: StatusCode, code: &str, message: impl Into<String>) -> Verdict
         code: code.to_owned(),
         param: None,
         message: message.into(),
-        outcome: Outcome::RouterError,
+        outcome: Outcome::ClientError,
         retry_after: false,
         allow: None,
         leg: None,
@@ -178,9 +179,27 @@ fn resting(role: Role) -> Verdict {
     )
 }
 
+fn engines_full(role: Role) -> Verdict {
+    overload(
+        "engines_full",
+        match role {
+            Role::Prefill => {
+                "every prefill engine has as many requests as it may (--max-prefill-per-engine); try again"
+            }
+            Role::Decode => {
+                "every decode engine has as many requests as it may (--max-decode-per-engine); try again"
+            }
+            Role::Regular => {
+                "every engine has as many requests as it may (--max-decode-per-engine); try again"
+            }
+        },
+    )
+}
+
 fn no_engine(role: Role) -> Verdict {
     Verdict {
         kind: "engine_unavailable",
+        outcome: Outcome::EngineError,
         retry_after: true,
         leg: Some(if role == Role::Prefill { Leg::Prefill } else { Leg::Decode }),
         ..client(
@@ -297,6 +316,7 @@ mod tests {
             Fault::UnknownPath,
             Fault::WrongMethod { allow: "POST" },
             Fault::NoEngine(Role::Prefill),
+            Fault::EnginesFull(Role::Prefill),
             Fault::Resting(Role::Decode),
             failure(Leg::Prefill, FailureKind::Connect("to 10.0.0.1:80".into())),
             failure(Leg::Decode, FailureKind::ConnectSlow),

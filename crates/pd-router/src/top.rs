@@ -73,7 +73,8 @@ async fn refresh(source: &Source, printer: &Printer, args: &Top) -> io::Result<(
             }
             Err(error) => {
                 let now = unix_now();
-                Some(Lost { error: error.to_string(), since: *since.get_or_insert(now), now })
+                let reached = matches!(error, FetchError::Strange { .. });
+                Some(Lost { reached, error: error.to_string(), since: *since.get_or_insert(now), now })
             }
         };
         let width = printer.width();

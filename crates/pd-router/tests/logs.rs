@@ -126,7 +126,7 @@ fn the_access_record_has_each_request_once_and_no_word_of_it() {
     let bad = of("bad-1");
     assert_eq!(
         (bad.len(), &bad[0]["outcome"], &bad[0]["prefill"]),
-        (1, &"router_error".into(), &Value::Null)
+        (1, &"client_error".into(), &Value::Null)
     );
     assert_eq!(records.len(), 12, "ten, one, and the demo's own");
     assert_eq!(files, stderr, "both places have every line");

@@ -3,7 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -118,7 +118,49 @@ fn it_goes_on_while_the_router_is_away_and_ends_with_0() {
     line_with(&mut lines, &away);
     line_with(&mut lines, "what is below is of ");
     line_with(&mut lines, "HEALTHY");
+    let (_router, _, _said) = demo(port);
+    let mut last = String::from("-");
+    let back = lines.by_ref().map_while(Result::ok).find(|line| {
+        // The first line of a screen, without a word of a router that is away above it.
+        std::mem::replace(&mut last, line.clone()).is_empty() && line.starts_with("pd-router ")
+    });
+    assert!(back.is_some(), "its output ended");
+    line_with(&mut lines, "HEALTHY");
     assert_eq!(top.end("-INT"), Some(0));
+}
+
+/// A server at a free port that answers every request with 404.
+fn stranger() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let head = BufReader::new(&stream).lines().map_while(Result::ok);
+            head.take_while(|line| !line.is_empty()).for_each(drop);
+            stream
+                .write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                .ok();
+        }
+    });
+    port
+}
+
+#[test]
+fn what_is_no_router_is_told_and_a_signal_ends_it_with_0() {
+    let url = format!("http://127.0.0.1:{}", stranger());
+    let output = once(&url, &[]);
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!((output.status.code(), stderr.lines().count()), (Some(1), 1), "{stderr}");
+    let says = format!("error: {url}/ui/state answers 404 Not Found; is it a pd-router of this version (");
+    assert!(stderr.starts_with(&says) && output.stdout.is_empty(), "{stderr}");
+    let over_tls = once(&url.replace("http:", "https:"), &[]);
+    let stderr = String::from_utf8(over_tls.stderr).expect("text");
+    assert_eq!((over_tls.status.code(), stderr.lines().count()), (Some(1), 1), "{stderr}");
+    assert!(stderr.contains("it speaks no TLS, try http:// there"), "{stderr}");
+    let (mut top, mut lines) = Running::start(&["top", &url, "--interval-secs", "1"]);
+    line_with(&mut lines, &format!("no state from {url} since "));
+    line_with(&mut lines, "Try `curl ");
+    assert_eq!(top.end("-TERM"), Some(0));
 }
 
 #[test]

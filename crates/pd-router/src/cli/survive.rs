@@ -113,7 +113,7 @@ pub struct Survive {
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub max_prefill_per_engine: Option<usize>,
 
-    /// Requests in flight at one decode engine [default: no limit]
+    /// Requests in flight at one decode engine, or one of --worker-urls [default: no limit]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub max_decode_per_engine: Option<usize>,
 

@@ -102,7 +102,7 @@ impl Work {
     /// Why a request that was tried failed: an engine that its own failure put out is not the cause.
     fn cause(&mut self, fault: Fault) -> Fault {
         match (fault, self.failed.take()) {
-            (Fault::NoEngine(_), Some(failure)) => Fault::Leg(failure),
+            (Fault::NoEngine(_) | Fault::EnginesFull(_), Some(failure)) => Fault::Leg(failure),
             (fault, _) => fault,
         }
     }
@@ -163,7 +163,9 @@ impl Work {
                     let pinned = context.releaser.pin(handoff, engine.id(), self.head.headers());
                     return Ok(FirstLeg::Go(Some(pinned)));
                 }
-                Ok(Prefilled::Missing(reason)) => return self.without_handoff(reason).map(FirstLeg::Go),
+                Ok(Prefilled::Missing(reason)) => {
+                    return self.without_handoff(reason, engine).map(FirstLeg::Go);
+                }
                 Ok(Prefilled::Refused(answer)) => return Ok(FirstLeg::Answer(answer)),
                 Err(failure) => failed = not_reached(engine, failure, &self.phases)?,
             }
@@ -172,8 +174,8 @@ impl Work {
     }
 
     /// A good prefill answer without a usable handoff.
-    fn without_handoff(&self, reason: Missing) -> Result<Option<Pinned>, Fault> {
-        self.context.observe.missing(reason);
+    fn without_handoff(&self, reason: Missing, engine: &Engine) -> Result<Option<Pinned>, Fault> {
+        engine.metrics().missing(reason);
         if reason == Missing::Ended {
             return Ok(None);
         }
@@ -181,6 +183,7 @@ impl Work {
             let reason = reason.as_str();
             tracing::warn!(
                 reason,
+                engine = %engine.url(),
                 "prefill answers bring no usable handoff (once a minute; see pd_router_missing_handoffs_total): does the engine run with --kv-transfer-config and a NixlConnector?"
             );
         }
@@ -262,7 +265,7 @@ impl Work {
             }
             Err(Fault::Leg(failure)) => (Loss::of_failure(&failure.kind), role_of(failure.leg)),
             // An engine that a live connection put out is probed at once and may be back in no time.
-            Err(Fault::NoEngine(role)) => {
+            Err(Fault::NoEngine(role) | Fault::EnginesFull(role)) => {
                 let pool = self.context.fleet.snapshot();
                 let back = pool.pool(*role).iter().any(|engine| engine.ejected());
                 (if back { Loss::Failed } else { Loss::Final }, *role)

@@ -134,6 +134,7 @@ pub async fn decode(
     call.phases.answered(call.leg, call.sent.at(), now, result.is_ok());
     match result {
         Ok(response) if response.status().is_informational() => {
+            metrics.errors.inc();
             in_flight.say(Verdict::Failure);
             Err(Failure::new(call.leg, FailureKind::BadAnswer("no answer to this request")))
         }

@@ -52,7 +52,7 @@ impl ApiFamilies {
             requests: counters(
                 r,
                 "pd_router_requests_total",
-                "Requests by API and how they ended. `ok`: an answer below 500 reached the client whole, an engine's own 4xx included. `client_closed`: the client left first. `engine_error`: an engine failed it. `router_error`: the router refused it. `shed`: refused for lack of room. `incomplete_stream`: a stream ended without its end mark.",
+                "Requests by API and how they ended. `ok`: a good answer reached the client whole. `client_closed`: the client left first. `client_error`: it could not be served as it was, said the router or, by a 4xx but 408 and 429, an engine. `engine_error`: an engine failed it, or none was there. `router_error`: the router failed it. `shed`: refused for lack of room, by the router or by an engine's 429. `incomplete_stream`: a stream ended without its end mark.",
                 &["api", "outcome"],
             )?,
             seconds: histograms(

@@ -6,10 +6,12 @@ use parking_lot::Mutex;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::{LEG_SECONDS, TOKEN_SECONDS, counters, gauges, histograms};
-use crate::ids::{Leg, Role};
+use crate::ids::{Leg, Missing, Role};
 
 /// The states of a circuit breaker, as labels.
 pub const BREAKER_STATES: [&str; 3] = ["closed", "open", "half_open"];
+
+const MISSING: &str = "Answers of a prefill engine without a handoff that a decode engine could use.";
 
 /// The families that carry the labels `role` and `engine`.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ pub struct EngineFamilies {
     breaker_state: IntGaugeVec,
     breaker_transitions: IntCounterVec,
     pairs_open: IntGaugeVec,
+    missing: IntCounterVec,
     known: Mutex<Vec<Weak<EngineMetrics>>>,
 }
 
@@ -59,6 +62,8 @@ pub struct EngineMetrics {
     pub breaker_transitions: [IntCounter; 3],
     /// Of a decode engine: prefill engines for which the breaker of the pair is open; set when somebody asks.
     pub pairs_open: Option<IntGauge>,
+    /// Of a prefill engine: its answers without a usable handoff, in the order of [`Missing::ALL`].
+    missing: Option<[IntCounter; Missing::ALL.len()]>,
 }
 
 impl EngineFamilies {
@@ -76,7 +81,7 @@ impl EngineFamilies {
             errors: counters(
                 r,
                 "pd_router_leg_errors_total",
-                "Legs that an engine failed: no connection, no answer, a bad answer, a status from 500.",
+                "Legs that an engine failed: no connection, no answer in time, a bad answer, a status from 500 but 501 and 503 with Retry-After, an error event, a stream that broke off or fell silent.",
                 labels,
             )?,
             answer_seconds: histograms(
@@ -125,6 +130,7 @@ impl EngineFamilies {
                 "Prefill engines whose handoffs a decode engine fails: pairs with an open circuit breaker.",
                 &["engine"],
             )?,
+            missing: counters(r, "pd_router_missing_handoffs_total", MISSING, &["engine", "reason"])?,
             known: Mutex::default(),
         })
     }
@@ -153,6 +159,8 @@ impl EngineFamilies {
             breaker_transitions: BREAKER_STATES
                 .map(|state| self.breaker_transitions.with_label_values(&[role.as_str(), url, state])),
             pairs_open: decodes.then(|| self.pairs_open.with_label_values(&[url])),
+            missing: (!decodes)
+                .then(|| Missing::ALL.map(|reason| self.missing.with_label_values(&[url, reason.as_str()]))),
         });
         let mut known = self.known.lock();
         known.retain(|engine| engine.strong_count() > 0);
@@ -177,6 +185,9 @@ impl EngineFamilies {
             self.breaker_state.remove_label_values(&[role, url, state]).ok();
             self.breaker_transitions.remove_label_values(&[role, url, state]).ok();
         }
+        for reason in Missing::ALL {
+            self.missing.remove_label_values(&[url, reason.as_str()]).ok();
+        }
         if engine.role != Role::Prefill {
             self.handover_seconds.remove_label_values(&[url]).ok();
             self.inter_token_seconds.remove_label_values(&[url]).ok();
@@ -191,6 +202,13 @@ impl EngineFamilies {
 }
 
 impl EngineMetrics {
+    /// Counts an answer of a prefill engine without a usable handoff.
+    pub fn missing(&self, reason: Missing) {
+        if let Some(counter) = self.missing.as_ref().and_then(|missing| missing.get(reason as usize)) {
+            counter.inc();
+        }
+    }
+
     /// Shows the state of its breaker, a place in [`BREAKER_STATES`], and how often it went to each.
     pub fn show_breaker(&self, state: usize, moves: [u64; 3]) {
         for (place, gauge) in self.breaker_state.iter().enumerate() {

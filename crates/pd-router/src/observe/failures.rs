@@ -127,7 +127,7 @@ impl FailedRequest {
             (Some(cause), _, _) => cause.code.clone(),
             (None, Some(failed), _) => failed.reason.clone(),
             (None, None, Outcome::IncompleteStream) => "incomplete_stream".to_owned(),
-            (None, None, _) if end.status.is_some_and(|status| status >= 500) => "status".to_owned(),
+            (None, None, _) if end.status.is_some_and(|status| status >= 400) => "status".to_owned(),
             (None, None, _) => "error_event".to_owned(),
         };
         Some(Self {

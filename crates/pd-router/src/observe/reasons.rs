@@ -3,13 +3,12 @@
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use super::{counter, counters};
-use crate::ids::{HandoffEnd, Leg, Missing, RetryReason, WholeReason};
+use crate::ids::{HandoffEnd, Leg, RetryReason, WholeReason};
 
 /// The counters.
 #[derive(Debug)]
 pub(super) struct Reasons {
     whole: [IntCounter; WholeReason::ALL.len()],
-    missing: [IntCounter; Missing::ALL.len()],
     handoffs: [IntCounter; HandoffEnd::ALL.len()],
     retries: [[IntCounter; RetryReason::ALL.len()]; 2],
     pub(super) stripped: IntCounter,
@@ -21,12 +20,6 @@ impl Reasons {
             r,
             "pd_router_whole_requests_total",
             "Requests that went whole to one decode engine, by why one handoff cannot serve them.",
-            &["reason"],
-        )?;
-        let missing = counters(
-            r,
-            "pd_router_missing_handoffs_total",
-            "Prefill answers without a handoff that a decode engine could use.",
             &["reason"],
         )?;
         let handoffs = counters(
@@ -45,7 +38,6 @@ impl Reasons {
             |leg: Leg| RetryReason::ALL.map(|why| retries.with_label_values(&[leg.as_str(), why.as_str()]));
         Ok(Self {
             whole: each(&whole, WholeReason::ALL.map(WholeReason::as_str)),
-            missing: each(&missing, Missing::ALL.map(Missing::as_str)),
             handoffs: each(&handoffs, HandoffEnd::ALL.map(HandoffEnd::as_str)),
             retries: [retries_of(Leg::Prefill), retries_of(Leg::Decode)],
             stripped: counter(
@@ -58,10 +50,6 @@ impl Reasons {
 
     pub(super) fn whole(&self, reason: WholeReason) {
         count(&self.whole, reason as usize);
-    }
-
-    pub(super) fn missing(&self, reason: Missing) {
-        count(&self.missing, reason as usize);
     }
 
     pub(super) fn handoff(&self, end: HandoffEnd) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::access::Line;
@@ -19,15 +19,19 @@ use crate::ids::RequestId;
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// An engine's answer below 500 reached the client whole, its own refusals included.
+    /// An engine's good answer reached the client whole.
     Ok,
     /// The client left first.
     ClientClosed,
-    /// An engine failed it: unreachable, silent, a bad answer, a status from 500, a broken stream.
+    /// It could not be served as it was: refused by the router, or by an engine with a status from 400, but
+    /// for 408 and 429.
+    ClientError,
+    /// An engine failed it: none was there, unreachable, silent, a bad answer, 408 or a status from 500, a
+    /// broken stream.
     EngineError,
-    /// The router refused it or failed it.
+    /// The router failed it.
     RouterError,
-    /// Refused for lack of room.
+    /// Refused for lack of room, by the router or by an engine's 429.
     Shed,
     /// A stream that ended cleanly without its end mark.
     IncompleteStream,
@@ -35,14 +39,26 @@ pub enum Outcome {
 
 impl Outcome {
     /// Every outcome, in the order of the numbers that they are.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Ok,
         Self::ClientClosed,
+        Self::ClientError,
         Self::EngineError,
         Self::RouterError,
         Self::Shed,
         Self::IncompleteStream,
     ];
+
+    /// What an engine's answer of this status, whole at the client, is.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Self {
+        match status.as_u16() {
+            429 => Self::Shed,
+            408 | 500.. => Self::EngineError,
+            400.. => Self::ClientError,
+            _ => Self::Ok,
+        }
+    }
 
     /// The metric label.
     #[must_use]
@@ -50,6 +66,7 @@ impl Outcome {
         match self {
             Self::Ok => "ok",
             Self::ClientClosed => "client_closed",
+            Self::ClientError => "client_error",
             Self::EngineError => "engine_error",
             Self::RouterError => "router_error",
             Self::Shed => "shed",
@@ -177,7 +194,8 @@ impl Record {
         let now = Instant::now();
         let outcome = self.outcome.unwrap_or(Outcome::ClientClosed);
         let total = now.saturating_duration_since(self.started);
-        let served = matches!(outcome, Outcome::Ok | Outcome::IncompleteStream) && legs.sent > 0;
+        let answered = matches!(outcome, Outcome::Ok | Outcome::IncompleteStream | Outcome::ClientError);
+        let served = answered && legs.sent > 0;
         let waited = self.body.map(|(_, took)| took).unwrap_or_default() + self.queued.unwrap_or_default();
         let engines = legs.engines_took(self.done.unwrap_or(now));
         let success = self.status.is_some_and(|status| (200..300).contains(&status));

@@ -57,8 +57,9 @@ pub(super) fn of(
     spans
 }
 
+/// A server's span is no error where the client is at fault, by OpenTelemetry's conventions for HTTP.
 const fn failed(outcome: Outcome) -> bool {
-    !matches!(outcome, Outcome::Ok | Outcome::ClientClosed)
+    !matches!(outcome, Outcome::Ok | Outcome::ClientClosed | Outcome::ClientError)
 }
 
 fn request(trace: &Trace, end: &End<'_>) -> SpanData {

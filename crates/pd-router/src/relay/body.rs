@@ -14,6 +14,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::cached::Cached;
 use super::first::{First, Step};
 use super::{Again, Settings, whole};
+use crate::failure::code_word;
 use crate::fleet::breaker::Verdict;
 use crate::leg::decode::Answer;
 use crate::observe::failures::{Blame, Cause};
@@ -42,6 +43,7 @@ pub struct Relay {
     timer: Option<Pin<Box<Sleep>>>,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     broken: Option<&'static str>,
+    leg_failed: bool,
     close_delimited: bool,
     ended: bool,
 }
@@ -71,6 +73,7 @@ impl Relay {
             cached,
             timer: until.map(|until| Box::pin(tokio::time::sleep_until(until))),
             broken: None,
+            leg_failed: false,
             close_delimited: false,
             ended: false,
         };
@@ -106,10 +109,18 @@ impl Relay {
             Step::Pass(data) => Some(data),
             Step::Wait => None,
             Step::Retry => {
-                self.answer.settle(Verdict::Failure);
+                self.failed_leg();
                 None
             }
         }
+    }
+
+    /// The engine failed this leg: counted once, also where its answer stands because no other try went well.
+    fn failed_leg(&mut self) {
+        if !std::mem::replace(&mut self.leg_failed, true) {
+            self.answer.in_flight.engine().metrics().errors.inc();
+        }
+        self.answer.settle(Verdict::Failure);
     }
 
     /// The engine has until then to say something.
@@ -125,14 +136,26 @@ impl Relay {
         let (failed, incomplete) = self.scanner.as_ref().map_or((false, false), |scanner| {
             (scanner.failed(), success && self.settings.stream_error.is_some() && !scanner.done())
         });
-        self.answer.settle(if failed { Verdict::Failure } else { whole(success) });
-        self.record.end(if failed || self.answer.response.status().is_server_error() {
+        match (failed, success) {
+            (true, true) => self.failed_leg(),
+            // A status other than 2xx was judged at once.
+            (true, false) => self.answer.settle(Verdict::Failure),
+            (false, _) => self.answer.settle(whole(success)),
+        }
+        let outcome = if failed {
             Outcome::EngineError
         } else if incomplete {
             Outcome::IncompleteStream
         } else {
-            Outcome::Ok
-        });
+            Outcome::of_status(self.answer.response.status())
+        };
+        if outcome == Outcome::ClientError {
+            let (leg, blame) = (self.answer.leg, Blame::Client);
+            let code = format!("{}_status", code_word(leg));
+            self.record.end_for(Cause { outcome, code, blame, leg: Some(leg) });
+        } else {
+            self.record.end(outcome);
+        }
     }
 
     /// The engine is gone. Between two events the client is told in the stream; elsewhere the transfer is
@@ -159,10 +182,9 @@ impl Relay {
             return Some(None);
         }
         if eject {
-            self.answer.in_flight.engine().metrics().errors.inc();
             self.answer.in_flight.engine().eject("connection reset");
         }
-        self.answer.settle(Verdict::Failure);
+        self.failed_leg();
         match self.first.retry() {
             Step::Retry => {
                 self.broken = Some(code);
@@ -222,6 +244,7 @@ impl Relay {
             .is_none_or(|scanner| scanner.between_events() && (scanner.done() || !expects_end));
         // Where only the end of the connection ends an answer, an engine that dies looks the same.
         if self.close_delimited && !whole {
+            self.failed_leg();
             return self.break_off("decode_broke_off");
         }
         let held = self.first.pass();
@@ -242,7 +265,7 @@ impl Relay {
                 self.first = First::hold(Some(again));
                 self.record.stream(self.answer.in_flight.engine().metrics());
                 self.wait(Instant::now() + self.settings.first_byte_timeout);
-                self.broken = None;
+                (self.broken, self.leg_failed) = (None, false);
                 Poll::Ready(None)
             }
             None => Poll::Ready(self.give_up()),
@@ -271,7 +294,7 @@ impl Relay {
         }
         let total = self.settings.deadline.is_some_and(|deadline| deadline <= Instant::now());
         if total {
-            self.answer.settle(Verdict::Failure);
+            self.failed_leg();
             return Poll::Ready(self.break_off("request_timeout"));
         }
         match self.failed("decode_idle_timeout", false) {

@@ -118,7 +118,11 @@ fn root(error: &reqwest::Error) -> String {
     while let Some(below) = deepest.source() {
         deepest = below;
     }
-    deepest.to_string()
+    match deepest.to_string() {
+        // rustls' word on an answer that is no TLS.
+        said if said.contains("InvalidContentType") => "it speaks no TLS, try http:// there".to_owned(),
+        said => said,
+    }
 }
 
 #[cfg(test)]

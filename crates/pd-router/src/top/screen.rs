@@ -12,6 +12,8 @@ const CHART_MAX: usize = 40;
 /// That the router does not answer, since when.
 #[derive(Clone, Debug)]
 pub(super) struct Lost {
+    /// Whether something answers there, though not with a state.
+    pub(super) reached: bool,
     pub(super) error: String,
     pub(super) since: f64,
     pub(super) now: f64,
@@ -20,9 +22,11 @@ pub(super) struct Lost {
 impl Lost {
     /// Alone, where nothing was seen before.
     pub(super) fn lines(&self, url: &str) -> Vec<Line> {
-        let since =
-            format!("cannot reach {url} since {} ({})", clock(self.since), span(self.now - self.since));
-        vec![Line::of(Tone::Bad, &since), Line::of(Tone::Plain, &format!("  {}", self.error))]
+        let what = if self.reached { "no state from" } else { "cannot reach" };
+        let since = format!("{what} {url} since {} ({})", clock(self.since), span(self.now - self.since));
+        let parts = self.error.split("; ").flat_map(|part| part.split_inclusive("? "));
+        let parts = parts.map(|part| Line::of(Tone::Plain, &format!("  {}", part.trim_end())));
+        std::iter::once(Line::of(Tone::Bad, &since)).chain(parts).collect()
     }
 }
 

@@ -89,6 +89,7 @@ fn findings(admin: &Admin, fleet: &Snapshot, pools: &[Pool], requests: &Requests
     let (ended, by) = (&requests.ended, &requests.failed);
     let all = ended.ok
         + ended.client_closed
+        + ended.client_error
         + ended.engine_error
         + ended.router_error
         + ended.shed
@@ -145,7 +146,7 @@ fn engine(known: &Known) -> Engine {
 }
 
 fn requests(minute: &Minute, points: &[Point]) -> Requests {
-    let [ok, client_closed, engine_error, router_error, shed, incomplete_stream] = minute.ended;
+    let [ok, client_closed, client_error, engine_error, router_error, shed, incomplete_stream] = minute.ended;
     let [client, engine, router] = minute.blamed;
     let now = points.get(points.len().saturating_sub(NOW_POINTS)..).unwrap_or_default();
     #[allow(clippy::cast_precision_loss, reason = "there are five")]
@@ -157,7 +158,7 @@ fn requests(minute: &Minute, points: &[Point]) -> Requests {
         failed_per_second: mean(|point| point.failed),
         tokens_per_second: mean(|point| point.tokens),
         minute_seconds: round(minute.seconds),
-        ended: Ended { ok, client_closed, engine_error, router_error, shed, incomplete_stream },
+        ended: Ended { ok, client_closed, client_error, engine_error, router_error, shed, incomplete_stream },
         failed: ByBlame { client, engine, router },
     }
 }

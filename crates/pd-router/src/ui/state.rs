@@ -73,6 +73,7 @@ pub struct Requests {
 pub struct Ended {
     pub ok: u64,
     pub client_closed: u64,
+    pub client_error: u64,
     pub engine_error: u64,
     pub router_error: u64,
     pub shed: u64,

@@ -33,7 +33,7 @@ fn calm() -> Value {
         "requests": {
             "in_flight": 6, "waiting": 0, "per_second": 9.97, "failed_per_second": 0.0,
             "tokens_per_second": 318.4, "minute_seconds": 60.0,
-            "ended": {"ok": 600, "client_closed": 2, "engine_error": 0, "router_error": 0, "shed": 0,
+            "ended": {"ok": 600, "client_closed": 2, "client_error": 0, "engine_error": 0, "router_error": 0, "shed": 0,
                 "incomplete_stream": 0},
             "failed": {"client": 0, "engine": 0, "router": 0}
         },
@@ -136,7 +136,7 @@ fn hostile_names_are_text() {
     for member in ["request_id", "leg", "engine", "reason", "detail", "outcome", "blame"] {
         state["failures"][0][member] = json!(evil);
     }
-    let lost = Lost { error: evil.to_owned(), since: NOW, now: NOW + 4.0 };
+    let lost = Lost { reached: true, error: evil.to_owned(), since: NOW, now: NOW + 4.0 };
     let lines = lines(&parsed(state), evil, Some(&lost), 4000);
     let text = plain(&lines, 4000);
     assert!(!text.contains(|char: char| char.is_control() && char != '\n'), "{text:?}");
@@ -147,10 +147,15 @@ fn hostile_names_are_text() {
 
 #[test]
 fn a_router_that_went_away_is_told_above_what_is_old() {
-    let lost = Lost { error: "cannot reach it: refused".to_owned(), since: NOW + 2.0, now: NOW + 64.0 };
+    let lost = Lost {
+        reached: false,
+        error: "cannot reach it: refused; is it there? Try this".to_owned(),
+        since: NOW + 2.0,
+        now: NOW + 64.0,
+    };
     let lines = lines(&parsed(calm()), "http://router:30000", Some(&lost), 100);
-    let head = plain(&lines[..4], 100);
-    let expected = "cannot reach http://router:30000 since 01:46:42 UTC (1 min)\n  cannot reach it: refused\n  \
+    let head = plain(&lines[..6], 100);
+    let expected = "cannot reach http://router:30000 since 01:46:42 UTC (1 min)\n  cannot reach it: refused\n  is it there?\n  Try this\n  \
                     what is below is of 01:46:40 UTC\npd-router 0.1.0  http://router:30000  as of 01:46:40 UTC\n";
     assert_eq!(head, expected);
 }
